@@ -1,0 +1,43 @@
+"""The command line: one file a command, and errors as one message without a traceback."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from assay.cli.doctor import doctor
+from assay.cli.eval import evaluate
+from assay.cli.recipes import recipes
+from assay.cli.report import report
+from assay.cli.score import score
+from assay.cli.sft import sft
+from assay.cli.train import train
+from assay.errors import AssayError
+
+app = typer.Typer(
+    help="Post-train language models by reinforcement learning with verifiable rewards.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("train")(train)
+app.command("sft")(sft)
+app.command("eval")(evaluate)
+app.command("score")(score)
+app.command("report")(report)
+app.command("recipes")(recipes)
+app.command("doctor")(doctor)
+
+
+def run() -> None:
+    """Entry point of ``assay``. Exit codes: 0, 1 check failed, 2 usage, 3 alarm, 4 machine, 130 interrupted."""
+    try:
+        app()
+    except AssayError as error:
+        print(f"assay: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("assay: stopped at once; the last whole checkpoint stands", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,37 @@
+"""Options that several commands share, and reading a recipe from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from assay.config import Config, load_config
+from assay.errors import ConfigError
+
+RecipeArgument = Annotated[Path | None, typer.Argument(help="A recipe (TOML); `assay recipes` lists those that ship.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one field; repeatable.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Run folder; default $ASSAY_RUNS/NAME, numbered.")]
+StepsOption = Annotated[int | None, typer.Option("--steps", min=1, help="Steps in all.")]
+ResumeOption = Annotated[Path | None, typer.Option("--resume", metavar="DIR", help="Go on with this run.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")]
+
+
+def recipe_or_resume(
+    recipe: Path | None, overrides: list[str] | None, out: Path | None, steps: int | None, resume: Path | None
+) -> Config | None:
+    """The recipe to start, or None to resume. Raises ConfigError unless exactly one of the two is asked for."""
+    if resume is not None:
+        given = {"a recipe": recipe, "--set": overrides, "--out": out}
+        wrong = [name for name, value in given.items() if value]
+        if wrong:
+            raise ConfigError(
+                f"--resume goes on with the run's own recipe and folder, so it cannot be combined with "
+                f"{', '.join(wrong)}; only --steps may change"
+            )
+        return None
+    if recipe is None:
+        raise ConfigError("name a recipe to start (`assay recipes` lists those that ship), or a run with --resume DIR")
+    every = [*(overrides or []), *([f"train.steps={steps}"] if steps is not None else [])]
+    return load_config(recipe, every)

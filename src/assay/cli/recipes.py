@@ -1,0 +1,24 @@
+"""assay recipes: what ships."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from assay.config import load_config
+from assay.errors import ConfigError
+
+
+def recipes() -> None:
+    """List the recipes that ship, each with what it does, its hardware and its time."""
+    for path in sorted(recipe_folder().glob("*.toml")):
+        config = load_config(path)
+        print(f"{path}\n    {config.description}")
+
+
+def recipe_folder() -> Path:
+    """The recipes of this checkout, or ./recipes. Raises ConfigError if there are none."""
+    checkout = Path(__file__).parents[3] / "recipes"
+    for folder in (Path("recipes"), checkout):
+        if any(folder.glob("*.toml")):
+            return folder
+    raise ConfigError(f"no recipes here: looked in {Path('recipes').absolute()} and {checkout}")

@@ -1,0 +1,22 @@
+"""assay train: the main job."""
+
+from __future__ import annotations
+
+from assay.cli.options import OutOption, RecipeArgument, ResumeOption, SetOption, StepsOption, recipe_or_resume
+
+
+def train(
+    recipe: RecipeArgument = None,
+    overrides: SetOption = None,
+    out: OutOption = None,
+    steps: StepsOption = None,
+    resume: ResumeOption = None,
+) -> None:
+    """Post-train as the recipe says, or go on with a run, exactly (--resume DIR)."""
+    config = recipe_or_resume(recipe, overrides, out, steps, resume)
+    from assay.train import grpo  # torch takes seconds to import; a wrong recipe is refused before
+
+    if config is not None:
+        grpo.train(config, out)
+    elif resume is not None:
+        grpo.resume(resume, steps)

@@ -1,0 +1,98 @@
+"""Per-token policy losses and their aggregation against one global denominator.
+
+Clipped surrogate: PPO (Schulman et al. 2017, arXiv 1707.06347, eq. 7), with DAPO's asymmetric range
+(arXiv 2503.14476, eq. 8) and dual clip (Ye et al. 2020, arXiv 1912.09729, eq. 5).
+
+Aggregation is a weight for every sequence, fixed from the lengths of the whole optimiser minibatch before
+its first micro-batch: the loss is the plain sum of weight * token loss, so it cannot depend on micro-batches,
+their order, padding, packing or ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from assay.core.masked import masked_sum
+
+Aggregation = Literal["sequence_mean", "token_mean", "fixed_length", "prompt_mean"]
+
+MAX_LOG_RATIO = 20.0
+"""The ratio stops at e^20 (as verl's): an infinite ratio would make 0 * inf = NaN of a gradient that is 0."""
+
+
+def clipped_surrogate(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    *,
+    eps_low: float = 0.2,
+    eps_high: float = 0.2,
+    dual_clip: float | None = None,
+) -> Tensor:
+    """-min(ratio A, clip(ratio, 1 - eps_low, 1 + eps_high) A) per token; shapes broadcast to [..., T].
+
+    With ``dual_clip`` = c > 1 the objective of a negative advantage is bounded below by c A.
+    """
+    ratio = torch.exp((logprobs - old_logprobs).clamp(max=MAX_LOG_RATIO))
+    objective = torch.minimum(ratio * advantages, ratio.clamp(1 - eps_low, 1 + eps_high) * advantages)
+    if dual_clip is not None:
+        bounded = torch.maximum(objective, dual_clip * advantages)
+        objective = torch.where(advantages < 0, bounded, objective)
+    return -objective
+
+
+def is_clipped(
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, eps_low: float = 0.2, eps_high: float = 0.2
+) -> Tensor:
+    """Where the clip takes the gradient away: ratio past the bound on the side the advantage pushes to."""
+    ratio = torch.exp(logprobs - old_logprobs)
+    return ((advantages > 0) & (ratio > 1 + eps_high)) | ((advantages < 0) & (ratio < 1 - eps_low))
+
+
+@dataclass(frozen=True, slots=True)
+class Denominators:
+    """Counts over one whole optimiser minibatch: every micro-batch of every rank."""
+
+    sequences: int
+    tokens: int
+    prompts: int
+    max_length: int
+    """The completion limit L_max in tokens (fixed_length alone reads it)."""
+
+
+def sequence_weights(
+    aggregation: Aggregation, lengths_B: Tensor, prompt_tokens_B: Tensor, denominators: Denominators
+) -> Tensor:
+    """What one token's loss of each sequence counts; float64 of shape [B].
+
+    ``lengths_B``: loss tokens of each sequence; ``prompt_tokens_B``: loss tokens of its whole group.
+    sequence_mean 1/(N |o_i|) (GRPO paper, eq. 3) · token_mean 1/sum|o| (DAPO, eq. 8) · fixed_length
+    1/(N L_max) (Dr.GRPO) · prompt_mean 1/(P * tokens of its prompt). A sequence without tokens weighs 0.
+    """
+    d = denominators
+    lengths = lengths_B.double()
+    if aggregation == "sequence_mean":
+        weights = 1 / (d.sequences * lengths)
+    elif aggregation == "token_mean":
+        weights = torch.full_like(lengths, 1 / max(d.tokens, 1))
+    elif aggregation == "fixed_length":
+        weights = torch.full_like(lengths, 1 / (max(d.sequences, 1) * d.max_length))
+    elif aggregation == "prompt_mean":
+        weights = 1 / (d.prompts * prompt_tokens_B.double())
+    else:
+        raise ValueError(f"aggregation must be one of {', '.join(get_args(Aggregation))}; got {aggregation!r}")
+    return torch.where(lengths > 0, weights, 0.0)
+
+
+def aggregate(loss_BT: Tensor, mask_BT: Tensor, weights_B: Tensor) -> Tensor:
+    """sum_i weight_i sum_t mask loss: this micro-batch's share of the global loss, a scalar."""
+    return (masked_sum(loss_BT, mask_BT, dim=1) * weights_B.to(loss_BT)).sum()
+
+
+LOSSES: dict[str, Callable[..., Tensor]] = {"clipped_surrogate": clipped_surrogate}
+"""Per-token policy losses: (logprobs, old_logprobs, advantages, **clipping) to a loss of the same shape."""

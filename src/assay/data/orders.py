@@ -1,0 +1,216 @@
+"""Built-in data: orders in short texts, to be extracted as JSON.
+
+Held-out texts share no customer name (neither first nor last), city, item or phrasing with training texts.
+Every prompt has the same two worked examples, from the training side, so that engines can compute the long
+common start once.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from assay.types import Message, Row
+
+OPTIONS: Mapping[str, tuple[str, ...] | range] = {
+    "split": ("train", "heldout"),
+    "level": ("flat", "lines"),
+    "rows": range(1, 100_001),
+    "seed": range(2**32),
+}
+DEFAULT_ROWS = {"train": 2000, "heldout": 200}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The words and phrasings of one split. The plural of every item is a plain -s."""
+
+    first_names: tuple[str, ...]
+    last_names: tuple[str, ...]
+    cities: tuple[str, ...]
+    items: tuple[str, ...]
+    phrasings: tuple[str, ...]
+    line_phrasings: tuple[tuple[str, str], ...]
+    """For ``level=lines``: the text, and how one of its lines reads."""
+
+
+TRAIN = Side(
+    first_names=(
+        *("Maria", "John", "Aiko", "Peter", "Fatima", "Olga", "Liam", "Wei", "Anna", "Carlos", "Emma", "David"),
+        *("Sofia", "Thomas", "Nadia", "Marco", "Grace", "Ivan", "Laura", "Henry", "Paul", "Julia", "Oscar", "Leila"),
+    ),
+    last_names=(
+        *("Lopez", "Smith", "Tanaka", "Novak", "Khan", "Petrov", "Byrne", "Chen", "Rossi", "Weber", "Silva", "Jensen"),
+        *("Moreau", "Dubois", "Kim", "Berg", "Patel", "Morgan", "Santos", "Walker", "Fischer", "Haddad", "Okafor"),
+    ),
+    cities=(
+        *("Paris", "Berlin", "Oslo", "Madrid", "Lisbon", "Prague", "Dublin", "Vienna", "Rome", "Athens", "Warsaw"),
+        *("Geneva", "Milan", "Hamburg", "Boston", "Chicago", "Toronto", "Tokyo"),
+    ),
+    items=(
+        *("lamp", "desk", "chair", "kettle", "bicycle", "printer", "jacket", "camera", "pillow", "blanket", "mirror"),
+        *("ladder", "hammer", "bottle", "basket", "guitar", "candle", "curtain", "wallet", "helmet", "keyboard"),
+    ),
+    phrasings=(
+        "{customer} from {city} ordered {quantity} {item}s at {price} euros each.",
+        "Order note: {quantity} x {item}, unit price {price} EUR, customer {customer}, ship to {city}.",
+        "Please send {quantity} {item}s to {customer} in {city}. Each one costs {price} euros.",
+        "New order from {customer}, {city}: {quantity} {item}s, {price} euros per piece.",
+        "For {price} euros each, {customer} of {city} buys {quantity} {item}s.",
+        "Item: {item}. Quantity: {quantity}. Price per unit: {price}. Customer: {customer}. City: {city}.",
+        "We sold {quantity} {item}s to {customer}, who lives in {city}, for {price} euros a piece.",
+        "Deliver to {city}: {quantity} {item}s for {customer}, {price} EUR each.",
+        "Hello, this is {customer} from {city}. I would like {quantity} {item}s at a price of {price} euros each.",
+    ),
+    line_phrasings=(
+        ("{customer} from {city} ordered {lines}.", "{quantity} {item}s at {price} euros each"),
+        ("Order note, customer {customer}, ship to {city}: {lines}.", "{quantity} x {item}, unit price {price} EUR"),
+        ("Please send this to {customer} in {city}: {lines}.", "{quantity} {item}s for {price} euros a piece"),
+        ("New order, {city}, {customer}: {lines}.", "{price} euros per piece for {quantity} {item}s"),
+    ),
+)
+
+HELDOUT = Side(
+    first_names=(
+        *("Robert", "Elena", "Samuel", "Clara", "Hassan", "Ingrid", "Victor", "Daniel", "Rosa", "Simon", "Helen"),
+        *("Andre", "Priya", "Lucas", "Nora", "Felix", "Alice", "Omar", "Diana", "George", "Irene", "Hugo"),
+    ),
+    last_names=(
+        *("Garcia", "Brown", "Suzuki", "Horvat", "Ahmed", "Murphy", "Zhang", "Costa", "Keller", "Larsen", "Laurent"),
+        *("Farah", "Nowak", "Singh", "Bennett", "Torres", "Clarke", "Romano", "Meyer", "Ibrahim", "Foster", "Sato"),
+    ),
+    cities=(
+        *("London", "Munich", "Helsinki", "Barcelona", "Budapest", "Edinburgh", "Zurich", "Naples", "Krakow"),
+        *("Brussels", "Amsterdam", "Stockholm", "Seattle", "Denver", "Montreal", "Sydney", "Osaka", "Cairo"),
+    ),
+    items=(
+        *("table", "clock", "backpack", "monitor", "sweater", "radio", "vase", "drum", "tent", "carpet", "phone"),
+        *("towel", "notebook", "bucket", "plate", "pencil", "kayak", "spoon"),
+    ),
+    phrasings=(
+        "{customer}, who is based in {city}, wants {quantity} {item}s at {price} euros apiece.",
+        "Purchase by {customer}: {quantity} pieces of {item}, {price} EUR for one, destination {city}.",
+        "Could you ship {quantity} {item}s to {city}? The buyer is {customer} and the price is {price} euros apiece.",
+        "Sale of {item}, count {quantity}, single price {price}. Buyer {customer}, {city}.",
+        "In {city}, {customer} has requested {quantity} {item}s costing {price} euros apiece.",
+        "The invoice for {customer} shows {quantity} {item}s at {price} EUR per item, going to {city}.",
+        "{quantity} {item}s, priced at {price} euros apiece, are on their way to {customer} in {city}.",
+    ),
+    line_phrasings=(
+        ("{customer}, who is based in {city}, wants {lines}.", "{quantity} {item}s at {price} euros apiece"),
+        ("Purchase by {customer}, destination {city}: {lines}.", "{quantity} pieces of {item}, {price} EUR for one"),
+        ("In {city}, {customer} has requested {lines}.", "{quantity} {item}s costing {price} euros apiece"),
+    ),
+)
+
+SIDES = {"train": TRAIN, "heldout": HELDOUT}
+
+_SYSTEM = {
+    "flat": "Extract the order as JSON with the keys customer, city, item, quantity and unit_price.",
+    "lines": "Extract the order as JSON with the keys customer, city, lines (a list of objects with the keys item, "
+    "quantity and unit_price) and total (the sum of quantity times unit_price).",
+}
+
+
+def orders(*, split: str, level: str = "flat", rows: int | None = None, seed: int = 0) -> list[Row]:
+    """Rows of distinct texts; the first n rows are the same however many are asked for.
+
+    ``level=flat`` has one item an order, ``level=lines`` two or three and a computed total. The answer is the
+    object to extract; the column ``schema`` is its JSON Schema.
+    """
+    count = DEFAULT_ROWS[split] if rows is None else rows
+    examples = list(_examples(level))
+    start = _start(level, examples)
+    seen = {text for text, _ in examples}
+    # Seeded by text: Python hashes it the same way on every machine and version.
+    draw, rng = _LEVELS[level], random.Random(f"orders/{level}/{split}/{seed}")
+    result: list[Row] = []
+    while len(result) < count:
+        text, answer = draw(SIDES[split], rng)
+        if text not in seen:
+            seen.add(text)
+            prompt = (*start, {"role": "user", "content": text})
+            result.append(Row(f"orders/{split}/{len(result)}", prompt, answer, {"schema": schema(level)}))
+    return result
+
+
+def schema(level: str) -> dict[str, Any]:
+    """The JSON Schema of a level's answers."""
+    text, number = {"type": "string"}, {"type": "integer", "minimum": 1}
+    line = {"item": text, "quantity": number, "unit_price": number}
+    if level == "flat":
+        return _closed({"customer": text, "city": text, **line})
+    lines = {"type": "array", "items": _closed(line), "minItems": 1}
+    return _closed({"customer": text, "city": text, "lines": lines, "total": number})
+
+
+def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _flat(side: Side, rng: random.Random) -> tuple[str, dict[str, Any]]:
+    phrasing = rng.choice(side.phrasings)
+    answer = {**_buyer(side, rng), **_line(rng.choice(side.items), rng)}
+    return _flat_text(phrasing, answer), answer
+
+
+def _lines(side: Side, rng: random.Random) -> tuple[str, dict[str, Any]]:
+    phrasing = rng.choice(side.line_phrasings)
+    items = rng.sample(side.items, rng.randint(2, 3))
+    answer = _with_total({**_buyer(side, rng), "lines": [_line(item, rng) for item in items]})
+    return _lines_text(phrasing, answer), answer
+
+
+_LEVELS: dict[str, Callable[[Side, random.Random], tuple[str, dict[str, Any]]]] = {"flat": _flat, "lines": _lines}
+
+
+def _buyer(side: Side, rng: random.Random) -> dict[str, Any]:
+    return {
+        "customer": f"{rng.choice(side.first_names)} {rng.choice(side.last_names)}",
+        "city": rng.choice(side.cities),
+    }
+
+
+def _line(item: str, rng: random.Random) -> dict[str, Any]:
+    # From 2 upwards: the plural in the text is always right.
+    return {"item": item, "quantity": rng.randint(2, 19), "unit_price": rng.randint(3, 250)}
+
+
+def _with_total(answer: dict[str, Any]) -> dict[str, Any]:
+    return {**answer, "total": sum(line["quantity"] * line["unit_price"] for line in answer["lines"])}
+
+
+def _flat_text(phrasing: str, answer: Mapping[str, Any]) -> str:
+    return phrasing.format(**answer, price=answer["unit_price"])
+
+
+def _lines_text(phrasing: tuple[str, str], answer: Mapping[str, Any]) -> str:
+    text, line_text = phrasing
+    lines = "; ".join(line_text.format(**line, price=line["unit_price"]) for line in answer["lines"])
+    return text.format(customer=answer["customer"], city=answer["city"], lines=lines)
+
+
+def _examples(level: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The two worked examples: text and answer."""
+    lamp = {"item": "lamp", "quantity": 12, "unit_price": 45}
+    kettle = {"item": "kettle", "quantity": 7, "unit_price": 130}
+    maria = {"customer": "Maria Lopez", "city": "Paris"}
+    peter = {"customer": "Peter Novak", "city": "Oslo"}
+    for buyer, lines, i in ((maria, [lamp, kettle], 0), (peter, [kettle, lamp], 1)):
+        if level == "flat":
+            answer: dict[str, Any] = {**buyer, **lines[0]}
+            yield _flat_text(TRAIN.phrasings[i], answer), answer
+        else:
+            answer = _with_total({**buyer, "lines": lines})
+            yield _lines_text(TRAIN.line_phrasings[i], answer), answer
+
+
+def _start(level: str, examples: list[tuple[str, dict[str, Any]]]) -> tuple[Message, ...]:
+    messages: list[Message] = [{"role": "system", "content": f"{_SYSTEM[level]} Reply with JSON only."}]
+    for text, answer in examples:
+        messages.append({"role": "user", "content": text})
+        messages.append({"role": "assistant", "content": json.dumps(answer)})
+    return tuple(messages)

@@ -1,0 +1,68 @@
+"""Our attention, registered with transformers' attention interface: a layout says who attends to whom.
+
+Models are used as transformers ships them; nothing of their forward is written again. A layout is handed to
+the model's forward as the keyword ``layout`` and reaches every attention layer unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+ATTENTION = "assay"
+
+
+class Layout(Protocol):
+    """Decides, for the packed tokens of one forward pass, which keys each query sees."""
+
+    def attend(self, layer: int, query_HND: Tensor, key_KND: Tensor, value_KND: Tensor, scaling: float) -> Tensor:
+        """Attention outputs [heads, N, D] of one layer, for keys and values with K (fewer) heads."""
+        ...
+
+
+def causal_attention(query_BHTD: Tensor, key_BKSD: Tensor, value_BKSD: Tensor, scaling: float) -> Tensor:
+    """Attention of the last T of S positions over all that went before and themselves; [B, H, T, D].
+
+    Grouped queries are folded into the time axis, so that keys are never repeated in memory.
+    """
+    B, H, T, D = query_BHTD.shape
+    K, S = key_BKSD.shape[1:3]
+    if T == S:
+        return scaled_dot_product_attention(
+            query_BHTD, key_BKSD, value_BKSD, is_causal=T > 1, scale=scaling, enable_gqa=H != K
+        )
+    folded = query_BHTD.reshape(B, K, (H // K) * T, D)
+    allowed_TS = torch.ones(T, S, dtype=torch.bool, device=query_BHTD.device).tril(S - T)
+    out = scaled_dot_product_attention(
+        folded, key_BKSD, value_BKSD, attn_mask=allowed_TS.repeat(H // K, 1), scale=scaling
+    )
+    return out.reshape(B, H, T, D)
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    layout: Layout | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls in each layer; without a layout, every row is plain causal and unpadded."""
+    if attention_mask is not None:
+        raise ValueError("the assay attention takes no mask: rows are packed or unpadded")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if layout is None:
+        out = causal_attention(query, key, value, scale)
+    else:
+        out = layout.attend(int(module.layer_idx), query[0], key[0], value[0], scale).unsqueeze(0)  # type: ignore[arg-type]
+    return out.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(ATTENTION, _attention)

@@ -1,0 +1,110 @@
+"""The Learner: the policy's trainable side. The loop sees this protocol and never holds a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from torch import Tensor
+
+from assay.core.loss import Denominators
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSample:
+    """One completion to train on; every per-token field has the completion's length."""
+
+    completion_ids: tuple[int, ...]
+    mask: tuple[bool, ...]
+    """True where the policy chose the token: only there is a loss."""
+    advantage: float
+    sampler_logprobs: tuple[float, ...]
+    old_logprobs: Tensor | None = None
+    """The learner's log-probs before the first update on this sample; None: the current ones (on-policy)."""
+    ref_logprobs: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainGroup:
+    """Samples of one prompt, computed together behind it."""
+
+    prompt_ids: tuple[int, ...]
+    samples: tuple[TrainSample, ...]
+    group_loss_tokens: int
+    """Loss tokens of the whole group, also in a part of it (see ``split``)."""
+
+    @property
+    def tokens(self) -> int:
+        """Positions that the group takes: the last token of a completion predicts nothing."""
+        return len(self.prompt_ids) + sum(len(s.completion_ids) - 1 for s in self.samples)
+
+    def split(self, max_tokens: int) -> list[TrainGroup]:
+        """Parts of at most ``max_tokens`` positions (but at least one completion), each behind the prompt."""
+        parts: list[list[TrainSample]] = [[]]
+        used = len(self.prompt_ids)
+        for sample in self.samples:
+            length = len(sample.completion_ids) - 1
+            if parts[-1] and used + length > max_tokens:
+                parts.append([])
+                used = len(self.prompt_ids)
+            parts[-1].append(sample)
+            used += length
+        return [replace(self, samples=tuple(part)) for part in parts]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStats:
+    """What one optimiser minibatch showed. Sums are over loss tokens; None where nothing was there to see."""
+
+    loss: float = 0.0
+    tokens: int = 0
+    entropy_sum: float = 0.0
+    clipped: int = 0
+    ratio_max_deviation: float = 0.0
+    sampler_gap_max: float = 0.0
+    kl_sum: float | None = None
+    kl_min: float | None = None
+    kl_linear: int = 0
+    """Tokens in the linear part of k3, x > 10."""
+
+
+class Learner(Protocol):
+    """Computes gradients against global denominators and steps the optimiser."""
+
+    @property
+    def weight_version(self) -> int:
+        """Optimiser steps taken so far."""
+        ...
+
+    def logprobs(self, groups: Sequence[TrainGroup]) -> list[tuple[Tensor, ...]]:
+        """Current log-probs [T] of every completion, by group, without gradient."""
+        ...
+
+    def forward_backward(
+        self,
+        groups: Sequence[TrainGroup],
+        denominators: Denominators,
+        on_micro_batch: Callable[[int, int], None] | None = None,
+    ) -> UpdateStats:
+        """Add the gradient of these groups' share of the loss. May be called several times before ``step``."""
+        ...
+
+    def step(self) -> tuple[float, float]:
+        """Clip, step the optimiser, clear gradients: (gradient norm before clipping, learning rate).
+
+        A gradient that is not finite skips the update; its norm is returned as it is.
+        """
+        ...
+
+    def discard_gradients(self) -> None:
+        """Forget gradients that were not stepped."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimiser's state as named tensors, enough to go on exactly."""
+        ...
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take back what ``state`` gave."""
+        ...

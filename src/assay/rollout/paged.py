@@ -1,0 +1,162 @@
+"""The embedded engine: prompts computed once for all their completions, rows that leave as they finish.
+
+It uses the learner's own modules and weights: there is no copy, so nothing to synchronise, and sampler and
+learner agree to the last digits. Requests run in waves bounded by rows and memory. What prompts have in
+common at their start (a system line, worked examples) is computed once for the whole wave.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from assay.errors import EngineError
+from assay.models.packing import pack, prefix_trees, sequence_index
+from assay.models.policy import Policy
+from assay.rollout.engine import check_request
+from assay.rollout.generation import Generation
+from assay.rollout.kv_cache import KVCache, RecordingLayout
+from assay.rollout.sampling import sample
+from assay.types import Request, Trajectory
+
+
+class PagedEngine:
+    """Batched decoding in waves of at most ``max_running`` rows and ``kv_cache_bytes`` of keys and values."""
+
+    def __init__(self, policy: Policy, *, max_running: int = 64, kv_cache_bytes: float = 2e9) -> None:
+        self._policy = policy
+        self._max_running = max_running
+        self._kv_cache_bytes = kv_cache_bytes
+        self._queue: deque[Request] = deque()
+        self._wave: Wave | None = None
+        self.weight_version = 0
+
+    @property
+    def pending(self) -> int:
+        return len(self._queue) + (len(self._wave.rows) if self._wave else 0)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            check_request(request, self._policy.context_length)
+            if (need := self._bytes([request])) > self._kv_cache_bytes:
+                raise EngineError(
+                    f"one request of {len(request.prompt_ids)} + {request.max_new_tokens} tokens needs "
+                    f"{need / 1e9:.2f} GB of keys and values, and [rollout] kv_cache_gb allows "
+                    f"{self._kv_cache_bytes / 1e9:.2f}; raise it or shorten the request"
+                )
+        self._queue.extend(requests)
+
+    @torch.inference_mode()
+    def poll(self) -> list[Trajectory]:
+        if self._wave is None:
+            if not self._queue:
+                return []
+            self._wave = Wave(self._policy, self._admit())
+        finished = self._wave.step()
+        if not self._wave.rows:
+            self._wave = None
+        return [g.trajectory(self._policy.end_ids, self.weight_version) for g in finished]
+
+    def abort(self) -> None:
+        self._queue.clear()
+        self._wave = None
+
+    def update_weights(self, version: int) -> None:
+        if self.pending:
+            raise EngineError(f"weights cannot change while {self.pending} requests are running")
+        # No prefix outlives its wave, so no key computed with older weights can be read.
+        self.weight_version = version
+
+    @torch.inference_mode()
+    def verify(self, prompt_ids: Sequence[int], completion_ids: Sequence[int], temperature: float) -> Tensor:
+        request = Request(0, 0, tuple(prompt_ids), len(completion_ids), temperature, 0)
+        wave = Wave(self._policy, [request])
+        logprobs = []
+        for token in completion_ids:
+            logprobs.append(torch.log_softmax(wave.logits_RV / temperature, dim=-1)[0, token])
+            wave.advance([token])
+        return torch.stack(logprobs)
+
+    def _admit(self) -> list[Request]:
+        """Requests from the front of the queue, as many as rows and memory allow (at least one)."""
+        admitted = [self._queue.popleft()]
+        while self._queue and len(admitted) < self._max_running:
+            if self._bytes([*admitted, self._queue[0]]) > self._kv_cache_bytes:
+                break
+            admitted.append(self._queue.popleft())
+        return admitted
+
+    def _bytes(self, requests: Sequence[Request]) -> float:
+        prompts = {r.prompt_ids for r in requests}
+        longest = max(map(len, prompts))
+        own = max(r.max_new_tokens for r in requests)
+        return (len(prompts) * longest + len(requests) * own) * kv_bytes_per_token(self._policy)
+
+
+class Wave:
+    """Rows that were admitted together and decode in step; ``logits_RV`` are those of each row's next token."""
+
+    def __init__(self, policy: Policy, requests: Sequence[Request]) -> None:
+        self._policy = policy
+        self.rows = [Generation(r) for r in requests]
+        prompts = sorted({r.prompt_ids for r in requests})
+        place = {prompt: i for i, prompt in enumerate(prompts)}
+        self._prompt_of_row = [place[r.prompt_ids] for r in requests]
+        self._lengths = [len(r.prompt_ids) for r in requests]
+        self._cache, logits_PV = _prefill(policy, prompts)
+        self._cache.open_rows(self._prompt_of_row, max(r.max_new_tokens for r in requests))
+        self.logits_RV = logits_PV[torch.tensor(self._prompt_of_row, device=policy.device)]
+
+    def step(self) -> list[Generation]:
+        """Sample one token for every row; rows that end leave the batch and are returned."""
+        indices = [len(row.token_ids) for row in self.rows]
+        tokens_R, logprobs_R = sample(self.logits_RV, [row.request for row in self.rows], indices)
+        for row, token, logprob in zip(self.rows, tokens_R.tolist(), logprobs_R.tolist(), strict=True):
+            row.append(token, logprob)
+        finished = [row for row in self.rows if row.finished(self._policy.end_ids)]
+        if finished:
+            self._drop_finished()
+        if self.rows:
+            self.advance([row.token_ids[-1] for row in self.rows])
+        return finished
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        """Compute the next logits after each row's newest token."""
+        device = self._policy.device
+        ids = torch.tensor([token_ids], device=device)
+        positions = torch.tensor([[length + self._cache.step for length in self._lengths]], device=device)
+        hidden_RH = self._policy.hidden(ids, positions, self._cache)[0]
+        self._cache.step += 1
+        with self._policy.autocast():
+            self.logits_RV = self._policy.head.logits(hidden_RH)
+
+    def _drop_finished(self) -> None:
+        stay = [i for i, row in enumerate(self.rows) if not row.finished(self._policy.end_ids)]
+        self.rows = [self.rows[i] for i in stay]
+        self._prompt_of_row = [self._prompt_of_row[i] for i in stay]
+        self._lengths = [self._lengths[i] for i in stay]
+        if self.rows:
+            self._cache.keep(stay, self._prompt_of_row)
+
+
+def kv_bytes_per_token(policy: Policy) -> float:
+    """Bytes of keys and values that one token takes over all layers."""
+    config = policy.config
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    width = 4 if policy.precision == "float32" else 2
+    return float(2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * width)
+
+
+def _prefill(policy: Policy, prompts: Sequence[tuple[int, ...]]) -> tuple[KVCache, Tensor]:
+    """All distinct prompts (sorted) in one pass: the cache, and each one's next logits [P, V]."""
+    row = pack(prefix_trees(prompts), policy.device)
+    recording = RecordingLayout(row.spans, policy.device)
+    hidden_NH = policy.hidden(row.input_ids, row.position_ids, recording)[0]
+    index_PL, lengths_P = sequence_index(row)
+    last_P = index_PL.gather(1, lengths_P[:, None] - 1)[:, 0]
+    with policy.autocast():
+        logits_PV = policy.head.logits(hidden_NH[last_P])
+    return KVCache(recording, index_PL, lengths_P), logits_PV

@@ -1,0 +1,42 @@
+"""The canary: after every weight update, engine and learner must agree on fixed tokens."""
+
+from __future__ import annotations
+
+import torch
+
+from assay.errors import EngineError
+from assay.models.learner import Learner, TrainGroup, TrainSample
+from assay.rollout.engine import Engine
+
+TOLERANCE = {"float32": 1e-3, "bfloat16": 1.0}
+"""Largest log-prob gap in nats. The same kernels give 2e-5 in float32; bfloat16 alone moves 0.2 to 0.4."""
+
+
+class Canary:
+    """A few fixed tokens, scored by both sides."""
+
+    def __init__(self, prompt_ids: tuple[int, ...], completion_ids: tuple[int, ...], temperature: float, dtype: str):
+        # Short, so that it costs a fraction of a second after every step.
+        self._prompt = prompt_ids[-32:]
+        self._completion = completion_ids[:8]
+        self._temperature = temperature
+        self._tolerance = TOLERANCE[dtype]
+
+    def check(self, engine: Engine, learner: Learner) -> float:
+        """The largest gap in nats. Raises EngineError beyond the tolerance or for stale weights."""
+        if engine.weight_version != learner.weight_version:
+            raise EngineError(
+                f"the engine samples from weights of version {engine.weight_version}, the learner is at "
+                f"{learner.weight_version}: its weights were not updated"
+            )
+        n = len(self._completion)
+        sample = TrainSample(self._completion, (True,) * n, 0.0, (0.0,) * n)
+        (theirs,) = learner.logprobs([TrainGroup(self._prompt, (sample,), n)])[0]
+        ours = engine.verify(self._prompt, self._completion, self._temperature)
+        gap = float(torch.max(torch.abs(ours.double() - theirs.double())))
+        if not gap <= self._tolerance:
+            raise EngineError(
+                f"engine and learner disagree by {gap:.3g} nats on fixed tokens (tolerance {self._tolerance}): "
+                f"the engine does not sample from the learner's weights (version {learner.weight_version})"
+            )
+        return gap

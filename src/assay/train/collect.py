@@ -1,0 +1,32 @@
+"""Collecting a step's samples: rollouts from the engine, verified as they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from assay.rollout.engine import Engine
+from assay.types import Request, Row, Sample, Verdict
+
+Verify = Callable[[Row, str], Verdict]
+Decode = Callable[[tuple[int, ...]], str]
+
+
+def collect(
+    engine: Engine,
+    requests: Sequence[Request],
+    rows: Sequence[Row],
+    decode: Decode,
+    verify: Verify,
+    on_progress: Callable[[int], None],
+) -> list[Sample]:
+    """Samples in the order of ``requests``; ``rows`` aligns with them. Verification overlaps generation."""
+    row_of = {request.sample_id: row for request, row in zip(requests, rows, strict=True)}
+    done: dict[int, Sample] = {}
+    engine.submit(requests)
+    while len(done) < len(requests):
+        for trajectory in engine.poll():
+            row = row_of[trajectory.sample_id]
+            text = decode(trajectory.completion_ids)
+            done[trajectory.sample_id] = Sample(trajectory, row, text, verify(row, text))
+        on_progress(len(done))
+    return [done[request.sample_id] for request in requests]

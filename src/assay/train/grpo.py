@@ -1,0 +1,233 @@
+"""GRPO and its relatives, top to bottom: draw → collect and score → advantage → update → canary → observe."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.config import Config
+from assay.core.presets import Preset
+from assay.curriculum import draw_uniform
+from assay.errors import EngineError
+from assay.models.learner import Learner
+from assay.models.local_learner import LocalLearner
+from assay.models.objective import Objective
+from assay.models.policy import Policy
+from assay.models.reference import Reference
+from assay.rollout.engine import Engine
+from assay.telemetry.metrics import rollout_metrics
+from assay.train.buffer import Buffer
+from assay.train.canary import TOLERANCE, Canary
+from assay.train.checkpoint import read_checkpoint
+from assay.train.collect import collect
+from assay.train.groups import make_groups, to_train
+from assay.train.job import (
+    Prompts,
+    build_composite,
+    build_engine,
+    build_policy,
+    load_eval_prompts,
+    load_prompts,
+    optimizer_settings,
+    preset_of,
+    tokens_per_micro_batch,
+)
+from assay.train.run import Run, new_run_folder
+from assay.train.session import Session, resume_point
+from assay.train.update import UpdateResult, update
+from assay.types import Group, Request
+from assay.verifiers.composition import Composite
+
+KIND = "grpo"
+
+
+def train(config: Config, out: Path | None = None) -> Run:
+    """Post-train as the recipe says, in a new run folder."""
+    job = build(config)
+    return run(job, new_run_folder(config, out))
+
+
+def resume(path: Path, steps: int | None = None) -> Run:
+    """Go on from the last whole checkpoint, exactly; ``steps`` may move the end."""
+    config, checkpoint = resume_point(path, KIND, steps)
+    return run(build(config, checkpoint), path)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All parts of a run, built and checked before its first step."""
+
+    config: Config
+    preset: Preset
+    policy: Policy
+    learner: Learner
+    reference: Reference | None
+    engine: Engine
+    verify: Composite
+    prompts: Prompts
+    eval_prompts: Prompts | None
+    canary: Canary
+    micro_batch_tokens: int
+    step: int
+
+
+def run(job: Job, path: Path) -> Run:
+    """Every step that is left, with evaluation before and after."""
+    c, G = job.config, job.config.algorithm.group_size
+    buffer = Buffer()
+    session = Session(
+        KIND,
+        c,
+        path,
+        policy=job.policy,
+        engine=job.engine,
+        verify=job.verify,
+        eval_prompts=job.eval_prompts,
+        state=job.learner.state,
+        step=job.step,
+    )
+    with session:
+        session.progress.note(introduction(job, path))
+        job.canary.check(job.engine, job.learner)
+        for step in session.steps():
+            began = time.perf_counter()
+            drawn = draw_uniform(len(job.prompts.rows), c.rollout.prompts_per_step, step, c.seed)
+            requests = ask(job, step, drawn)
+            buffer.ask(len(requests))
+            samples = collect(
+                job.engine,
+                requests,
+                [job.prompts.rows[i] for i in drawn for _ in range(G)],
+                job.policy.decode,
+                job.verify,
+                lambda done, total=len(requests): session.phase("rollout", done, total),
+            )
+            buffer.add(make_groups(samples, job.preset))
+            collected = time.perf_counter()
+
+            groups = buffer.drain()
+            to_update, dropped = to_train(groups, c.algorithm.dead_groups)
+            job.learner.discard_gradients()
+            result = update(
+                job.learner,
+                job.reference,
+                to_update,
+                minibatches=c.algorithm.minibatches,
+                epochs=c.algorithm.epochs,
+                max_length=c.rollout.max_new_tokens,
+                temperature=c.rollout.temperature,
+                reference_tokens=job.micro_batch_tokens,
+                before_first_step=lambda done, total: session.phase("update", done, total),
+            )
+            buffer.settle(len(samples) - dropped.total(), dropped)
+            refuse_mismatch(result, c.model.dtype)
+
+            job.engine.update_weights(job.learner.weight_version)
+            gap = job.canary.check(job.engine, job.learner)
+
+            seconds = (collected - began, time.perf_counter() - collected)
+            record = {"step": step, **rollout_metrics(groups), **update_metrics(result), "canary_gap": gap}
+            record |= pace(groups, seconds) | {"samples_total": step * len(requests), "trained_samples": buffer.trained}
+            session.record(record, groups, groups[step % len(groups)].samples[0])
+        return session.finish()
+
+
+def build(config: Config, checkpoint: Path | None = None) -> Job:
+    """Load and check everything that the recipe names, and the state of ``checkpoint`` if one is given."""
+    a = config.algorithm
+    preset = preset_of(config)
+    verify = build_composite(config)
+    policy = build_policy(config)
+    prompts = load_prompts(config.data.train, config, policy, verify)
+    eval_prompts = load_eval_prompts(config, policy, verify)
+    micro_batch_tokens = tokens_per_micro_batch(config, policy)
+    # The reference is the model that the run started from, so it is taken before a checkpoint's weights are.
+    reference = Reference(policy) if a.beta > 0 else None
+    if checkpoint is not None:
+        policy.load_weights(checkpoint / "model")
+    learner = LocalLearner(
+        policy,
+        Objective(preset, a.beta, config.rollout.temperature),
+        optimizer_settings(config, a.minibatches * a.epochs),
+        micro_batch_tokens=micro_batch_tokens,
+    )
+    step = 0
+    if checkpoint is not None:
+        progress, state = read_checkpoint(checkpoint)
+        step = progress.step
+        learner.load_state(state)
+    engine = build_engine(config, policy)
+    engine.update_weights(learner.weight_version)
+    canary = Canary(prompts.ids[0], prompts.ids[-1], config.rollout.temperature, config.model.dtype)
+    return Job(
+        config, preset, policy, learner, reference, engine, verify, prompts, eval_prompts, canary, micro_batch_tokens, step
+    )
+
+
+def ask(job: Job, step: int, drawn: list[int]) -> list[Request]:
+    """The step's requests, group by group; sample ids count on over the whole run."""
+    c, P, G = job.config, len(drawn), job.config.algorithm.group_size
+    return [
+        Request(
+            sample_id=((step - 1) * P + p) * G + g,
+            group_id=(step - 1) * P + p,
+            prompt_ids=job.prompts.ids[row],
+            max_new_tokens=c.rollout.max_new_tokens,
+            temperature=c.rollout.temperature,
+            seed=c.seed,
+        )
+        for p, row in enumerate(drawn)
+        for g in range(G)
+    ]
+
+
+def refuse_mismatch(result: UpdateResult, dtype: str) -> None:
+    """Raise EngineError unless the learner's log-probs of the sampled tokens are the sampler's."""
+    gap, tolerance = result.stats.sampler_gap_max, TOLERANCE[dtype]
+    if not gap <= tolerance:
+        raise EngineError(
+            f"sampler and learner disagree by {gap:.3g} nats on a sampled token (tolerance {tolerance}): the "
+            f"completions do not come from the policy that was trained on them"
+        )
+
+
+def update_metrics(result: UpdateResult) -> dict[str, Any]:
+    """The update's numbers; null for what this run does not have or this step did not show."""
+    stats = result.stats
+    n = stats.tokens
+    return {
+        "loss": stats.loss if n else None,
+        "kl_k3_mean": stats.kl_sum / n if stats.kl_sum is not None else None,
+        "kl_k3_min": stats.kl_min,
+        "kl_linear_tokens": stats.kl_linear if stats.kl_sum is not None else None,
+        "entropy": stats.entropy_sum / n if n else None,
+        "clip_rate": stats.clipped / n if n else None,
+        "ratio_max_deviation": stats.ratio_max_deviation if n else None,
+        "sampler_logprob_gap_max": stats.sampler_gap_max if n else None,
+        "grad_norm": result.grad_norm,
+        "learning_rate": result.learning_rate,
+        "skipped_updates": result.skipped,
+    }
+
+
+def pace(groups: list[Group], seconds: tuple[float, float]) -> dict[str, float]:
+    """How fast the step was; tokens_per_second is of the rollout, verification included."""
+    generated = sum(len(s.trajectory.completion_ids) for g in groups for s in g.samples)
+    rollout, rest = seconds
+    return {
+        "tokens_per_second": generated / rollout,
+        "seconds": rollout + rest,
+        "seconds_rollout": rollout,
+        "seconds_update": rest,
+    }
+
+
+def introduction(job: Job, path: Path) -> str:
+    c = job.config
+    return (
+        f"{c.name}: {c.algorithm.preset} on {c.model.name} ({job.policy.device.type}, {c.model.dtype}), "
+        f"{len(job.prompts.rows)} prompts, {c.rollout.prompts_per_step} × {c.algorithm.group_size} completions a step, "
+        f"{c.train.steps} steps{f', from step {job.step}' if job.step else ''} → {path}"
+    )

@@ -1,0 +1,42 @@
+"""Ctrl-C as a request to stop at the next safe point; a second one stops at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+from assay.errors import Interrupted
+
+
+class StopRequest:
+    """While entered, SIGINT and SIGTERM set a flag, and ``check`` raises Interrupted once it is set."""
+
+    def __init__(self, on_request: Callable[[], None] | None = None) -> None:
+        self.requested = False
+        self._on_request = on_request
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        # Signals can only be handled in the main thread; elsewhere (a notebook's worker) there is nothing to catch.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        if self.requested:
+            raise Interrupted("interrupted")
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        for previous, handler in self._previous.items():
+            signal.signal(previous, handler)
+        if self._on_request is not None:
+            self._on_request()

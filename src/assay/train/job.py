@@ -1,0 +1,154 @@
+"""From a recipe to everything a run needs, with every check made before the first step."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from assay.config import Config
+from assay.core.presets import PRESETS, Preset
+from assay.data.sources import load_rows
+from assay.errors import ConfigError, DataError
+from assay.models.local_learner import OptimizerSettings
+from assay.models.policy import Policy, load_policy, pick_device
+from assay.planner.memory import Shape, micro_batch_tokens, state_bytes
+from assay.rollout.engine import Engine
+from assay.rollout.paged import PagedEngine
+from assay.rollout.reference import ReferenceEngine
+from assay.types import Row
+from assay.verifiers.composition import Composite, Part
+from assay.verifiers.registry import build_verifier
+
+FREE_FOR_RECORDS = 50e6
+"""Bytes kept free beside checkpoints, for metrics, rollouts and the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Rows with their prompts' token ids."""
+
+    rows: list[Row]
+    ids: list[tuple[int, ...]]
+
+
+def load_prompts(source: str, config: Config, policy: Policy, verifier: Composite, limit: int | None = None) -> Prompts:
+    """Read, check and encode a source. Raises DataError for a row that could not be trained on."""
+    rows = load_rows(source)[:limit]
+    ids = []
+    room = policy.context_length - config.rollout.max_new_tokens
+    for row in rows:
+        verifier.check(row)
+        prompt = policy.encode_prompt(row.prompt)
+        if len(prompt) > room:
+            raise DataError(
+                f"{source}, row {row.row_id}: the prompt has {len(prompt)} tokens and rollout.max_new_tokens is "
+                f"{config.rollout.max_new_tokens}, but the model's context has {policy.context_length}; shorten the "
+                f"prompt or lower rollout.max_new_tokens"
+            )
+        ids.append(prompt)
+    return Prompts(rows, ids)
+
+
+def load_eval_prompts(config: Config, policy: Policy, verifier: Composite) -> Prompts | None:
+    """The held-out rows, or None where the recipe names none."""
+    d = config.data
+    return load_prompts(d.eval, config, policy, verifier, d.eval_rows) if d.eval is not None else None
+
+
+def preset_of(config: Config) -> Preset:
+    """The named algorithm. Raises ConfigError that lists the names."""
+    name = config.algorithm.preset
+    if name not in PRESETS:
+        raise ConfigError(f"algorithm.preset: there is no {name!r}; allowed: {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def build_composite(config: Config) -> Composite:
+    """The recipe's verifiers as one."""
+    return Composite([Part(v.name, build_verifier(v.name, v.args), v.weight, v.answer) for v in config.verifiers])
+
+
+def build_policy(config: Config, name: str | None = None) -> Policy:
+    """The policy of the recipe (or the model ``name`` in its place), on the first GPU or the CPU."""
+    # Fresh LoRA adapters are the one thing drawn from torch's generator.
+    torch.manual_seed(config.seed)
+    return load_policy(
+        name or config.model.name,
+        precision=config.model.dtype,
+        device=pick_device(),
+        lora_rank=config.model.lora_rank,
+    )
+
+
+def build_engine(config: Config, policy: Policy) -> Engine:
+    """The recipe's rollout engine over the policy's own weights."""
+    if config.rollout.engine == "reference":
+        return ReferenceEngine(policy)
+    return PagedEngine(
+        policy, max_running=config.rollout.max_running, kv_cache_bytes=config.rollout.kv_cache_gb * 1e9
+    )
+
+
+def optimizer_settings(config: Config, updates_per_step: int = 1) -> OptimizerSettings:
+    o = config.optimizer
+    return OptimizerSettings(
+        learning_rate=o.learning_rate,
+        total_steps=config.train.steps * updates_per_step,
+        warmup_steps=o.warmup_steps,
+        schedule=o.schedule,
+        betas=(o.beta1, o.beta2),
+        weight_decay=o.weight_decay,
+        max_grad_norm=o.max_grad_norm,
+    )
+
+
+def tokens_per_micro_batch(config: Config, policy: Policy) -> int:
+    """The recipe's micro-batch, or the largest that fits its memory budget. Raises ConfigError if none does."""
+    if config.train.micro_batch_tokens is not None:
+        return config.train.micro_batch_tokens
+    copies = 1 if config.algorithm.beta > 0 and not policy.is_lora else 0
+    budget = config.train.memory_gb * 1e9 - config.rollout.kv_cache_gb * 1e9
+    shape = shape_of(policy)
+    tokens = micro_batch_tokens(shape, budget, frozen_copies=copies)
+    if tokens < config.rollout.max_new_tokens:
+        need = state_bytes(shape, frozen_copies=copies) / 1e9 + config.rollout.kv_cache_gb
+        raise ConfigError(
+            f"train.memory_gb = {config.train.memory_gb} is too little: weights, gradients, optimiser and key-value "
+            f"cache alone take {need:.1f} GB, and the activations of a micro-batch come on top; raise it, use LoRA "
+            f"(model.lora_rank), or set train.micro_batch_tokens yourself"
+        )
+    return tokens
+
+
+def shape_of(policy: Policy) -> Shape:
+    parameters = list(policy.module.parameters())
+    return Shape(
+        parameters=sum(p.numel() for p in parameters),
+        trainable=sum(p.numel() for p in parameters if p.requires_grad),
+        layers=policy.config.num_hidden_layers,
+        hidden=policy.config.hidden_size,
+        intermediate=policy.config.intermediate_size,
+        vocabulary=policy.config.vocab_size,
+    )
+
+
+def check_disk(folder: Path, policy: Policy, keep_last: int) -> None:
+    """Raise ConfigError unless the checkpoints that will stand at once, and the final model, fit the disk."""
+    shape = shape_of(policy)
+    saved = shape.trainable if policy.is_lora else shape.parameters
+    one = 4 * saved + 8 * shape.trainable
+    # A new checkpoint is whole before an old one goes.
+    need = (keep_last + 1) * one + 4 * shape.parameters + FREE_FOR_RECORDS
+    free = shutil.disk_usage(folder).free
+    if free < need:
+        raise ConfigError(
+            f"too little disk for the run's checkpoints: {folder} has {free / 1e9:.2f} GB free and the run needs "
+            f"{need / 1e9:.2f} ({keep_last + 1} checkpoints of {one / 1e9:.2f} GB, and the final model); free some, "
+            f"choose another --out, or lower train.keep_last (now {keep_last})"
+        )
+
+

@@ -1,0 +1,185 @@
+"""What every kind of training shares: steps that are whole or did not happen, records, checkpoints, evaluation.
+
+A step is the body of ``for step in session.steps()``. Until it ends, nothing of the run's state has moved,
+so an interrupt or a fault inside it leaves the run at the last whole step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+
+from assay.config import Config
+from assay.errors import ConfigError, Interrupted
+from assay.models.policy import Policy
+from assay.rollout.engine import Engine
+from assay.telemetry.progress import Progress
+from assay.telemetry.sinks import MetricsFile, RolloutFiles, TensorBoard
+from assay.telemetry.store import RunFolder
+from assay.train import checkpoint as checkpoints
+from assay.train.collect import Verify
+from assay.train.evaluate import evaluate
+from assay.train.faults import machine_error
+from assay.train.interrupt import StopRequest
+from assay.train.job import Prompts, check_disk
+from assay.train.report import write_report
+from assay.train.run import Run, last_checkpoint, load_run, write_evaluation, write_model, write_start
+from assay.types import Group, Sample
+
+
+class Session:
+    """One run folder being written. Use as a context manager around the steps."""
+
+    def __init__(
+        self,
+        kind: str,
+        config: Config,
+        path: Path,
+        *,
+        policy: Policy,
+        engine: Engine,
+        verify: Verify,
+        eval_prompts: Prompts | None,
+        state: Callable[[], dict[str, Tensor]],
+        step: int,
+    ) -> None:
+        self._kind = kind
+        self._config = config
+        self._policy = policy
+        self._engine = engine
+        self._verify = verify
+        self._eval_prompts = eval_prompts
+        self._state = state
+        self._checkpoints = path / "checkpoints"
+        self.folder = RunFolder(path)
+        self.step = step
+        """The last whole step."""
+        self.progress = Progress(config.train.steps)
+        self._stop = StopRequest(lambda: self.progress.note("stopping at the next safe point (again: at once) …"))
+
+    def __enter__(self) -> Session:
+        path = self.folder.path
+        check_disk(path, self._policy, self._config.train.keep_last)
+        checkpoints.remove_unfinished(path)
+        checkpoints.remove_unfinished(self._checkpoints)
+        self.folder.truncate_after(self.step)
+        write_start(self.folder, self._config, self._policy.device)
+        self._metrics = MetricsFile(self.folder.metrics)
+        self._rollouts = RolloutFiles(self.folder.rollouts)
+        self._tensorboard = TensorBoard(self.folder.tensorboard)
+        self.progress.__enter__()
+        self._stop.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.__exit__(kind, error, trace)
+        self.progress.__exit__(kind, error, trace)
+        path = self.folder.path
+        if isinstance(error, Interrupted):
+            self.checkpoint()
+            command = "train" if self._kind == "grpo" else self._kind
+            raise Interrupted(f"stopped after step {self.step}; go on with: assay {command} --resume {path}") from error
+        if isinstance(error, Exception) and (fault := machine_error(error, self._last_checkpoint())) is not None:
+            raise fault from error
+
+    def steps(self, stop_at_correct: float | None = None) -> Iterator[int]:
+        """Step numbers to do. Each becomes the run's last whole step when its body has ended.
+
+        Ends early once an evaluation during training has ``stop_at_correct`` of its samples correct.
+        """
+        train = self._config.train
+        if self.step == 0:
+            self.evaluate("before")
+        done = self.step >= train.steps
+        while not done:
+            yield self.step + 1
+            self.step += 1
+            done = self.step == train.steps
+            if train.eval_every is not None and self.step % train.eval_every == 0 and not done:
+                result = self.evaluate("during")
+                share = result["sampled"]["pass_at"]["1"] if result is not None else 0.0
+                done = stop_at_correct is not None and share >= stop_at_correct
+            if done or self.step % train.checkpoint_every == 0:
+                self.checkpoint()
+
+    def phase(self, label: str, done: int, total: int) -> None:
+        """Show where a step is. A safe point: raises Interrupted if the user has asked to stop."""
+        self._stop.check()
+        self.progress.phase(label, done, total)
+
+    def record(self, record: dict[str, Any], groups: Sequence[Group] = (), sample: Sample | None = None) -> None:
+        """A step's metrics and completions to disk, and a line for whoever is watching."""
+        if groups:
+            self._rollouts.write(record["step"], groups)
+        self._metrics.write(record)
+        self._tensorboard.write(record)
+        self.progress.step(record, sample)
+
+    def evaluate(self, label: str) -> dict[str, Any] | None:
+        """Held-out evaluation, kept in evaluation.json under ``label`` (before, during, after)."""
+        known = self.folder.read_evaluation()
+        prompts = self._eval_prompts
+        if prompts is None or (label == "before" and "before" in known):
+            return None
+        result = evaluate(
+            self._engine,
+            prompts.rows,
+            prompts.ids,
+            self._policy.decode,
+            self._verify,
+            max_new_tokens=self._config.rollout.max_new_tokens,
+            temperature=self._config.rollout.temperature,
+            seed=self._config.seed,
+            on_progress=lambda done, total: self.phase("evaluation", done, total),
+        )
+        entry = {"step": self.step, "data": self._config.data.eval, **result}
+        kept = [*known.get("during", []), entry] if label == "during" else entry
+        write_evaluation(self.folder, {**known, label: kept})
+        self.progress.evaluation(f"held-out, step {self.step}" if label == "during" else f"held-out, {label}", result)
+        return result
+
+    def checkpoint(self) -> None:
+        """Write a whole checkpoint of the last whole step."""
+        progress = checkpoints.Progress(step=self.step, seed=self._config.seed, kind=self._kind)
+        checkpoints.write_checkpoint(
+            self._checkpoints, progress, self._state(), self._policy.save, self._config.train.keep_last
+        )
+
+    def finish(self) -> Run:
+        """The closing evaluation, ``model/`` and ``report.html``."""
+        self.evaluate("after")
+        write_model(self.folder, self._policy.save_merged)
+        self._tensorboard.close()
+        report = write_report(self.folder.path)
+        self.progress.note(f"model: {self.folder.model}\nreport: {report}")
+        return Run(self.folder.path)
+
+    def _last_checkpoint(self) -> str:
+        found = checkpoints.checkpoints(self._checkpoints)
+        if not found:
+            return "There is no whole checkpoint yet."
+        return f"The last whole checkpoint is {found[-1]}."
+
+
+def resume_point(path: Path, kind: str, steps: int | None) -> tuple[Config, Path]:
+    """The recipe (``steps`` may move its end) and last whole checkpoint of a run that is not finished.
+
+    Raises ConfigError for a run of another kind, or one that has done all its steps.
+    """
+    config = load_run(path).config
+    if steps is not None:
+        config = config.model_copy(update={"train": config.train.model_copy(update={"steps": steps})})
+    found = last_checkpoint(path)
+    progress, _ = checkpoints.read_checkpoint(found)
+    if progress.kind != kind:
+        command = "train" if progress.kind == "grpo" else progress.kind
+        raise ConfigError(f"{path} is a run of `assay {command}`; resume it with that command")
+    if (path / "report.html").exists() and (steps is None or progress.step >= steps):
+        raise ConfigError(f"{path} has finished its {progress.step} steps; to train further, add --steps N")
+    return config, found

@@ -1,0 +1,126 @@
+"""Supervised learning on prompt–response rows: a warm start, before there is anything for RL to reinforce.
+
+The loss is the mean negative log-likelihood of the response's tokens, end token included; prompts carry
+none. Rows are packed behind what they have in common.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from assay.config import Config
+from assay.core.logprob import token_logprobs
+from assay.curriculum import draw_uniform
+from assay.models.local_learner import Stepper
+from assay.models.packing import pack, prefix_trees, sequence_index
+from assay.models.policy import Policy
+from assay.train.checkpoint import read_checkpoint
+from assay.train.job import (
+    build_composite,
+    build_engine,
+    build_policy,
+    load_eval_prompts,
+    load_prompts,
+    optimizer_settings,
+)
+from assay.train.run import Run, new_run_folder
+from assay.train.session import Session, resume_point
+from assay.types import Row
+
+KIND = "sft"
+
+Pair = tuple[tuple[int, ...], tuple[int, ...]]
+"""Token ids of a prompt and of its response."""
+
+
+def train(config: Config, out: Path | None = None) -> Run:
+    """Train as the recipe says, in a new run folder."""
+    return run(config, None, lambda: new_run_folder(config, out))
+
+
+def resume(path: Path, steps: int | None = None) -> Run:
+    """Go on from the last whole checkpoint, exactly; ``steps`` may move the end."""
+    config, checkpoint = resume_point(path, KIND, steps)
+    return run(config, checkpoint, lambda: path)
+
+
+def run(config: Config, checkpoint: Path | None, folder: Callable[[], Path]) -> Run:
+    """Every step that is left, or until the evaluation says that enough is learnt (sft.stop_at_correct)."""
+    verify = build_composite(config)
+    policy = build_policy(config)
+    prompts = load_prompts(config.data.train, config, policy, verify)
+    pairs = [(p, policy.encode_response(response_text(row))) for row, p in zip(prompts.rows, prompts.ids, strict=True)]
+    if checkpoint is not None:
+        policy.load_weights(checkpoint / "model")
+    stepper = Stepper(policy.trainable(), optimizer_settings(config))
+    step = 0
+    if checkpoint is not None:
+        progress, state = read_checkpoint(checkpoint)
+        step = progress.step
+        stepper.load_state(state)
+    session = Session(
+        KIND,
+        config,
+        folder(),
+        policy=policy,
+        engine=build_engine(config, policy),
+        verify=verify,
+        eval_prompts=load_eval_prompts(config, policy, verify),
+        state=stepper.state,
+        step=step,
+    )
+    with session:
+        session.progress.note(f"{config.name}: supervised learning on {config.model.name}, {len(pairs)} rows")
+        for step in session.steps(config.sft.stop_at_correct):
+            began = time.perf_counter()
+            session.phase("update", 0, 1)
+            drawn = draw_uniform(len(pairs), config.sft.rows_per_step, step, config.seed)
+            batch = [pairs[i] for i in drawn]
+            loss = negative_log_likelihood(policy, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            norm, rate = stepper.step()
+            seconds = time.perf_counter() - began
+            tokens = sum(len(prompt) + len(response) for prompt, response in batch)
+            session.record(
+                {
+                    "step": step,
+                    "loss": loss.item(),
+                    "grad_norm": norm,
+                    "learning_rate": rate,
+                    "tokens_per_second": tokens / seconds,
+                    "seconds": seconds,
+                    "samples_total": step * len(batch),
+                }
+            )
+        return session.finish()
+
+
+def negative_log_likelihood(policy: Policy, batch: Sequence[Pair]) -> Tensor:
+    """Mean over all response tokens of -log p, in nats; a scalar."""
+    ordered = sorted(batch, key=lambda pair: pair[0] + pair[1][:-1])
+    # The last token of a response predicts nothing, so it is a target and no input.
+    row = pack(prefix_trees([prompt + response[:-1] for prompt, response in ordered]), policy.device)
+    index_BL, _ = sequence_index(row)
+    predictors = torch.cat(
+        [index_BL[i, len(prompt) - 1 : len(prompt) + len(response) - 1] for i, (prompt, response) in enumerate(ordered)]
+    )
+    targets = torch.tensor([t for _, response in ordered for t in response], device=policy.device)
+    hidden_NH = policy.hidden(row.input_ids, row.position_ids, row.layout)[0]
+    head = policy.head
+    with policy.autocast():
+        logprobs_N, _ = token_logprobs(
+            hidden_NH[predictors], head.weight_VH, targets, softcap=head.softcap, bias_V=head.bias_V
+        )
+    return -logprobs_N.mean()
+
+
+def response_text(row: Row) -> str:
+    """The row's ``response`` column or, without one, its answer as text (JSON for what is not a string)."""
+    response = row.columns.get("response", row.answer)
+    return response if isinstance(response, str) else json.dumps(response)

@@ -1,0 +1,257 @@
+"""KL estimators: values by hand, bounds in low precision, gradients, exact expectations, and the peers' results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from assay.core.kl import KLS, k1, k2, k3, k3_is_linear
+
+Cases = Callable[..., list[Any]]
+
+
+def at(*x: float, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """(logprobs, ref_logprobs) with logp_ref - logp = x, where logp carries the gradient."""
+    logprobs = torch.zeros(len(x), dtype=dtype, requires_grad=True)
+    return logprobs, torch.tensor(x, dtype=dtype)
+
+
+def gradient(estimator: Callable[[Tensor, Tensor], Tensor], *x: float, dtype: torch.dtype = torch.float64) -> Tensor:
+    logprobs, ref = at(*x, dtype=dtype)
+    (grad,) = torch.autograd.grad(estimator(logprobs, ref).sum(), logprobs)
+    return grad
+
+
+def test_worked_numbers() -> None:
+    logprobs, ref = at(math.log(2), math.log(0.5), 0.0)
+    expected = torch.tensor([0.3068528, 0.1931472, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(k3(logprobs, ref), expected, rtol=0, atol=1e-7)
+    logprobs, ref = at(2.0, -3.0)
+    assert k1(logprobs, ref).tolist() == [-2.0, 3.0]
+    assert k2(logprobs, ref).tolist() == [2.0, 4.5]
+
+
+def test_k1_is_positive_where_the_policy_is_surer_than_the_reference() -> None:
+    assert k1(torch.tensor([-1.0]), torch.tensor([-3.0])).item() == 2.0
+
+
+def test_peers_near_the_reference(oracle_cases: Cases) -> None:
+    """|x| < 1.25 here, so that no peer's clamp is active: value and gradient must be ours."""
+    names = [f"verl_{k}_near" for k in KLS] + ["liger_k3_near"]
+    for name in names:
+        (case,) = oracle_cases("kl", id=name)
+        check_peer(case, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", KLS)
+def test_openrlhf_near_the_reference(oracle_cases: Cases, name: str) -> None:
+    """It casts to float32 first, so agreement ends there."""
+    (case,) = oracle_cases("kl", id=f"openrlhf_{name}_near")
+    check_peer(case, atol=1e-6)
+
+
+def test_peers_far_from_the_reference_where_they_agree_by_construction(oracle_cases: Cases) -> None:
+    """k1 and k2 of verl have no clamp; k3 agrees up to x = 10 with Liger (unclamped), up to k3 = 10 with verl.
+
+    Left out: OpenRLHF clamps every estimator's value at 10; verl's abs, k1+ and k3+ have no counterpart here.
+    """
+    for name in ("verl_k1_wide", "verl_k2_wide"):
+        check_peer(oracle_cases("kl", id=name)[0], atol=1e-10)
+    (liger,), (verl,) = oracle_cases("kl", id="liger_k3_wide"), oracle_cases("kl", id="verl_k3_wide")
+    x = liger.inputs["ref_log_prob"] - liger.inputs["log_prob"]
+    assert int((x <= 10).sum()) == 7
+    check_peer(liger, atol=1e-10, where=x <= 10)
+    inside = torch.expm1(x) - x <= 10
+    assert int(inside.sum()) == 5
+    check_peer(verl, atol=1e-10, where=inside)
+
+
+def check_peer(case: Any, atol: float, where: Tensor | None = None) -> None:
+    logprobs = case.inputs["log_prob"].requires_grad_()
+    value = KLS[case.settings.get("kl", "k3")](logprobs, case.inputs["ref_log_prob"])
+    (grad,) = torch.autograd.grad(value.sum(), logprobs)
+    where = torch.ones_like(value, dtype=torch.bool) if where is None else where
+    torch.testing.assert_close(value[where], case.outputs["kl"].double()[where], rtol=1e-12, atol=atol)
+    torch.testing.assert_close(grad[where], case.outputs["grad_log_prob"].double()[where], rtol=1e-12, atol=atol)
+
+
+def test_importance_weighted_k3_has_openrlhfs_unbiased_gradient(oracle_cases: Cases) -> None:
+    """The gradient alone, and in its float32: OpenRLHF reports the value without the ratio."""
+    (case,) = oracle_cases("kl", id="openrlhf_k3_unbiased_near")
+    logprobs = case.inputs["log_prob"].requires_grad_()
+    value = torch.exp(logprobs - case.inputs["old_log_prob"]) * k3(logprobs, case.inputs["ref_log_prob"])
+    (grad,) = torch.autograd.grad(value.sum(), logprobs)
+    torch.testing.assert_close(grad, case.outputs["grad_log_prob"], rtol=1e-6, atol=1e-6)
+
+
+def float32_grid() -> Tensor:
+    magnitudes = torch.logspace(-12, 2, 20_001, dtype=torch.float64).float()
+    return torch.cat([-magnitudes, torch.zeros(1), magnitudes])
+
+
+def test_k3_is_never_negative_in_float32_where_the_textbook_form_is() -> None:
+    x = float32_grid()
+    assert (torch.exp(x) - x - 1 < 0).any()
+    value = k3(torch.zeros_like(x), x)
+    assert value.dtype == torch.float32
+    assert (value >= 0).all()
+    exact = (torch.expm1(x.double()) - x.double())[(x.abs() > 1e-3) & (x < 10)]
+    torch.testing.assert_close(value[(x.abs() > 1e-3) & (x < 10)].double(), exact, rtol=5e-4, atol=0)
+
+
+def test_k3_of_bfloat16_is_never_negative_and_upcast() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logprobs = (-5 * torch.rand(20_000, generator=generator)).bfloat16()
+    near = (logprobs.float() + 0.01 * torch.randn(20_000, generator=generator)).bfloat16()
+    x = near - logprobs
+    assert (torch.exp(x) - x - 1 < 0).any()  # the form in bfloat16 would be
+    for estimator in KLS.values():
+        value = estimator(logprobs, near)
+        assert value.dtype == torch.float32
+        assert torch.equal(value, estimator(logprobs.float(), near.float()))  # upcast before the difference
+        assert torch.count_nonzero(estimator(logprobs, logprobs)) == 0  # A11: exactly 0 at equality
+    assert (k3(logprobs, near) >= 0).all()
+    assert (k3(logprobs, near)[logprobs != near] > 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_a11_a_large_log_ratio_stays_finite_and_pulls_back(dtype: torch.dtype) -> None:
+    """OpenRLHF issue 525: logp -60 against 0; exp(60) is 1e26."""
+    logprobs = torch.tensor([-60.0], dtype=dtype, requires_grad=True)
+    ref = torch.zeros(1, dtype=dtype)
+    value = k3(logprobs, ref)
+    (grad,) = torch.autograd.grad(value.sum(), logprobs)
+    slope = math.expm1(10)
+    assert value.item() == pytest.approx(math.expm1(10) - 10 + slope * 50, rel=1e-6)
+    assert grad.item() == pytest.approx(-slope, rel=1e-6 if dtype != torch.bfloat16 else 1e-2)
+    assert k3_is_linear(logprobs, ref).tolist() == [True]
+
+
+def test_k3_is_finite_at_ten_thousand() -> None:
+    for dtype in (torch.float32, torch.float64):
+        logprobs, ref = at(1e4, -1e4, dtype=dtype)
+        assert torch.isfinite(k3(logprobs, ref)).all()
+        grad = gradient(k3, 1e4, -1e4, dtype=dtype)
+        torch.testing.assert_close(grad, torch.tensor([-math.expm1(10), 1.0], dtype=dtype))
+
+
+def test_k3_value_and_gradient_are_continuous_where_it_turns_linear() -> None:
+    step = 1e-9
+    logprobs, ref = at(10 - step, 10.0, 10 + step)
+    below, turn, above = k3(logprobs, ref).tolist()
+    slope = math.expm1(10)
+    assert turn - below == pytest.approx(slope * step, rel=1e-3)
+    assert above - turn == pytest.approx(slope * step, rel=1e-3)
+    low, middle, high = gradient(k3, 10 - step, 10.0, 10 + step).tolist()
+    assert middle == pytest.approx(-slope, rel=1e-12)
+    assert low == pytest.approx(middle, rel=1e-8)
+    assert high == middle
+    assert k3_is_linear(*at(10 - step, 10.0, 10 + step)).tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("name", KLS)
+def test_gradients_against_finite_differences(name: str) -> None:
+    points = [-20.0, -5.0, -1.0, -0.1, -1e-3, 0.0, 1e-3, 0.1, 1.0, 5.0, 9.9, 10.5, 15.0]
+    analytic = gradient(KLS[name], *points)
+    step = 1e-5
+    _, ref = at(*points)
+    up, down = torch.full_like(ref, step), torch.full_like(ref, -step)
+    numeric = (KLS[name](up, ref) - KLS[name](down, ref)) / (2 * step)
+    torch.testing.assert_close(analytic, numeric, rtol=1e-7, atol=1e-8)
+
+
+def test_k3_gradient_in_float32_keeps_small_x() -> None:
+    """d k3 / d logp = -expm1(x); autograd of exp(x) - x - 1 in float32 is up to 20 % off at x = 3e-7."""
+    x = [3e-7, -3e-7, 1e-5, 1e-4]
+    ours = gradient(k3, *x, dtype=torch.float32).double()
+    exact = -torch.expm1(torch.tensor(x, dtype=torch.float32).double())
+    torch.testing.assert_close(ours, exact, rtol=1e-6, atol=0)
+    textbook = gradient(lambda p, r: torch.exp(r - p) - (r - p) - 1, *x, dtype=torch.float32).double()
+    assert ((textbook - exact) / exact).abs().max() > 0.05
+
+
+# Exact expectations on three symbols (A12: verl PR 2953)
+
+POLICY = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+REFERENCE = torch.tensor([0.4, 0.4, 0.2], dtype=torch.float64)
+OLD = torch.tensor([0.45, 0.35, 0.2], dtype=torch.float64)
+
+
+def kl(p: Tensor, q: Tensor) -> Tensor:
+    return (p * (p.log() - q.log())).sum()
+
+
+def logits_of_the_policy() -> Tensor:
+    return POLICY.log().requires_grad_()
+
+
+def expectation_and_gradient(name: str, sampled_from: Tensor, importance: bool) -> tuple[Tensor, Tensor]:
+    """E over the sampling distribution of the token loss, and its gradient in the logits, summed exactly."""
+    logits = logits_of_the_policy()
+    logprobs = torch.log_softmax(logits, dim=0)
+    tokens = KLS[name](logprobs, REFERENCE.log())
+    if importance:
+        tokens = torch.exp(logprobs - sampled_from.log()) * tokens
+    value = (sampled_from * tokens).sum()
+    (grad,) = torch.autograd.grad(value, logits)
+    return value.detach(), grad
+
+
+def gradient_in_logits(divergence: Callable[[Tensor], Tensor]) -> Tensor:
+    logits = logits_of_the_policy()
+    (grad,) = torch.autograd.grad(divergence(torch.softmax(logits, dim=0)), logits)
+    return grad
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+
+
+FORWARD = gradient_in_logits(lambda p: kl(REFERENCE, p))
+REVERSE = gradient_in_logits(lambda p: kl(p, REFERENCE))
+
+
+def test_the_two_gradients_differ_so_that_the_tests_below_can_tell_them_apart() -> None:
+    close(FORWARD, POLICY - REFERENCE)
+    assert (FORWARD - REVERSE).abs().max() > 1e-3
+
+
+def test_a12_k1_and_k3_are_unbiased_in_value_and_k2_is_not() -> None:
+    exact = kl(POLICY, REFERENCE)
+    close(expectation_and_gradient("k1", POLICY, importance=False)[0], exact)
+    close(expectation_and_gradient("k3", POLICY, importance=False)[0], exact)
+    assert (expectation_and_gradient("k2", POLICY, importance=False)[0] - exact).abs() > 1e-4
+
+
+def test_a12_plain_gradients_on_policy() -> None:
+    """k3: that of KL(ref || policy); k2: that of KL(policy || ref); k1: zero, it does not see the reference."""
+    close(expectation_and_gradient("k3", POLICY, importance=False)[1], FORWARD)
+    close(expectation_and_gradient("k2", POLICY, importance=False)[1], REVERSE)
+    close(expectation_and_gradient("k1", POLICY, importance=False)[1], torch.zeros(3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("sampled_from", [POLICY, OLD], ids=["on_policy", "off_policy"])
+@pytest.mark.parametrize("name", ["k1", "k3"])
+def test_a12_importance_weighted_value_and_gradient_are_those_of_kl_policy_ref(name: str, sampled_from: Tensor) -> None:
+    value, grad = expectation_and_gradient(name, sampled_from, importance=True)
+    close(value, kl(POLICY, REFERENCE))
+    close(grad, REVERSE)
+
+
+def test_without_the_ratio_off_policy_k3_is_biased() -> None:
+    value, _ = expectation_and_gradient("k3", OLD, importance=False)
+    assert (value - kl(POLICY, REFERENCE)).abs() > 1e-4
+
+
+@pytest.mark.parametrize(("name", "importance"), [("k2", False), ("k3", False), ("k3", True), ("k1", True)])
+def test_a9_a_descent_step_brings_the_policy_nearer_to_the_reference(name: str, importance: bool) -> None:
+    """Logic-RL issue 58: with the wrong sign the KL is maximised."""
+    _, grad = expectation_and_gradient(name, POLICY, importance)
+    after = torch.softmax(POLICY.log() - 0.1 * grad, dim=0)
+    assert kl(after, REFERENCE) < kl(POLICY, REFERENCE)
+    assert kl(REFERENCE, after) < kl(REFERENCE, POLICY)

@@ -1,0 +1,189 @@
+"""Chunked log-probs and entropies against the plain form, in value and gradient, and against the peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from assay.core.kl import k3
+from assay.core.logprob import scaled_logits, token_logprobs
+from assay.core.loss import Aggregation, Denominators, aggregate, clipped_surrogate, sequence_weights
+
+Cases = Callable[..., list[Any]]
+N, H, V = 23, 8, 31
+SETTINGS = {
+    "plain": {},
+    "temperature": {"temperature": 0.7},
+    "softcap": {"softcap": 2.0},
+    "bias": {"bias": True},
+    "all": {"temperature": 1.3, "softcap": 2.0, "bias": True},
+}
+
+
+def problem(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(11)
+    hidden = torch.randn(N, H, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    head = torch.randn(V, H, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    bias = torch.randn(V, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    return hidden, head, bias, torch.randint(0, V, (N,), generator=generator)
+
+
+def plain(
+    hidden: Tensor,
+    head: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = 1.0,
+    softcap: float | None = None,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The textbook form over the whole vocabulary at once."""
+    logits = hidden @ head.T + (0 if bias is None else bias)
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    logprobs = torch.log_softmax(logits / temperature, dim=-1)
+    return logprobs[torch.arange(len(targets)), targets], -(logprobs.exp() * logprobs).sum(dim=-1)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 23, 1000])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_value_entropy_and_gradients_are_those_of_log_softmax(setting: str, chunk: int) -> None:
+    hidden, head, bias, targets = problem()
+    options = dict(SETTINGS[setting])
+    bias_V = bias if options.pop("bias", False) else None
+    logprobs, entropies = token_logprobs(hidden, head, targets, chunk=chunk, bias_V=bias_V, **options)
+    expected, entropy = plain(hidden, head, targets, bias=bias_V, **options)
+    torch.testing.assert_close(logprobs, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(entropies, entropy, rtol=0, atol=1e-12)
+    assert not entropies.requires_grad
+    weights = torch.linspace(-1, 1, N, dtype=torch.float64)
+    leaves = [hidden, head] if bias_V is None else [hidden, head, bias_V]
+    ours = torch.autograd.grad((weights * logprobs).sum(), leaves)
+    theirs = torch.autograd.grad((weights * expected).sum(), leaves)
+    for a, b in zip(ours, theirs, strict=True):
+        assert b.abs().max() > 1e-3
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_without_gradient_the_result_is_the_same() -> None:
+    hidden, head, bias, targets = problem()
+    with_graph = token_logprobs(hidden, head, targets, bias_V=bias, chunk=5)
+    with torch.no_grad():
+        without = token_logprobs(hidden, head, targets, bias_V=bias, chunk=5)
+    for a, b in zip(with_graph, without, strict=True):
+        assert torch.equal(a, b)
+        assert not b.requires_grad
+
+
+def test_probabilities_of_all_tokens_sum_to_one() -> None:
+    hidden, head, _, _ = problem()
+    total = sum(token_logprobs(hidden, head, torch.full((N,), v), temperature=0.5)[0].exp() for v in range(V))
+    torch.testing.assert_close(total, torch.ones(N, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_low_precision_inputs_give_float32_results() -> None:
+    hidden, head, _, targets = problem(torch.bfloat16)
+    logprobs, entropies = token_logprobs(hidden, head, targets, chunk=7)
+    assert logprobs.dtype == entropies.dtype == torch.float32
+    logits = torch.nn.functional.linear(hidden, head).float()
+    expected = torch.log_softmax(logits, dim=-1).gather(1, targets.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(logprobs, expected, rtol=0, atol=2e-6)
+
+
+def test_tokens_that_cannot_be_sampled_do_not_spoil_the_entropy() -> None:
+    """A bias of -inf forbids tokens: 0 * -inf is 0 in an entropy."""
+    hidden, head, _, _ = problem()
+    bias = torch.full((V,), -torch.inf, dtype=torch.float64)
+    bias[:3] = 0.0
+    logprobs, entropies = token_logprobs(hidden, head, torch.arange(N) % 3, bias_V=bias, chunk=6)
+    expected, entropy = plain(hidden, head[:3], torch.arange(N) % 3)
+    torch.testing.assert_close(logprobs, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(entropies, entropy, rtol=0, atol=1e-12)
+    for grad in torch.autograd.grad(logprobs.sum(), (hidden, head)):
+        assert torch.isfinite(grad).all()
+
+
+def test_a_token_that_cannot_be_sampled_has_log_probability_minus_infinity() -> None:
+    hidden, head, bias, _ = problem()
+    forbidden = torch.where(torch.arange(V) == 5, -torch.inf, bias)
+    logprobs, _ = token_logprobs(hidden, head, torch.full((N,), 5), bias_V=forbidden)
+    assert (logprobs == -torch.inf).all()
+
+
+def test_one_hot_and_uniform_entropies() -> None:
+    head = torch.eye(4, dtype=torch.float64)
+    hidden = torch.tensor([[0.0, 0, 0, 0], [1e4, 0, 0, 0]], dtype=torch.float64)
+    logprobs, entropies = token_logprobs(hidden, head, torch.tensor([2, 0]))
+    torch.testing.assert_close(logprobs, torch.tensor([0.25, 1.0], dtype=torch.float64).log())
+    torch.testing.assert_close(entropies, torch.tensor([4.0, 1.0], dtype=torch.float64).log())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_no_positions_give_empty_float32_results_that_can_be_differentiated(dtype: torch.dtype) -> None:
+    hidden = torch.zeros(0, H, dtype=dtype, requires_grad=True)
+    logprobs, entropies = token_logprobs(hidden, torch.ones(V, H, dtype=dtype), torch.zeros(0, dtype=torch.long))
+    assert logprobs.shape == entropies.shape == (0,)
+    assert logprobs.dtype == entropies.dtype == torch.float32
+    logprobs.sum().backward()
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0])
+def test_temperature_must_be_positive(temperature: float) -> None:
+    hidden, head, _, targets = problem()
+    with pytest.raises(ValueError, match=rf"temperature.*{temperature}"):
+        token_logprobs(hidden, head, targets, temperature=temperature)
+
+
+def test_chunk_must_be_positive() -> None:
+    hidden, head, _, targets = problem()
+    with pytest.raises(ValueError, match=r"chunk.*-1"):
+        token_logprobs(hidden, head, targets, chunk=-1)
+
+
+def test_softcap_comes_before_temperature() -> None:
+    """As the model and the sampler do: the model caps, the sampler divides."""
+    logits = scaled_logits(torch.tensor([[3.0]]), torch.tensor([[1.0]]), 0.5, 2.0, None)
+    assert logits.item() == pytest.approx(2.0 * torch.tanh(torch.tensor(1.5)).item() / 0.5, abs=1e-6)
+
+
+def test_peers_on_given_logits(oracle_cases: Cases) -> None:
+    """verl and TRL take logits: an identity head turns them into ours. float64, 1e-10."""
+    cases = oracle_cases("logprob")
+    assert [c.id for c in cases] == ["verl_entropy", "verl_logp_naive", "trl_selective"]
+    for case in cases:
+        logits = case.inputs["logits"].flatten(0, 1)
+        ids = case.inputs.get("ids", torch.zeros(8, 12, dtype=torch.long)).flatten()
+        logprobs, entropies = token_logprobs(logits, torch.eye(37, dtype=torch.float64), ids, chunk=7)
+        (name,) = case.outputs
+        ours = entropies if name == "entropy" else logprobs
+        torch.testing.assert_close(ours, case.outputs[name].flatten(), rtol=0, atol=1e-10)
+
+
+def test_liger_fused_linear_loss(oracle_cases: Cases) -> None:
+    """Hidden states to loss and to the gradients of hidden and head; Liger's chunks run in float32, hence 1e-6."""
+    names: dict[str, Aggregation] = {"dapo": "token_mean", "grpo": "sequence_mean", "dr_grpo": "fixed_length"}
+    cases = oracle_cases("fused_linear")
+    assert len(cases) == 6
+    for case in cases:
+        i, s = case.inputs, case.settings
+        hidden, head = i["hidden"].requires_grad_(), i["weight"].requires_grad_()
+        logprobs, _ = token_logprobs(hidden.flatten(0, 1), head, i["ids"].flatten(), chunk=5)
+        logprobs = logprobs.reshape(8, 12)
+        tokens = clipped_surrogate(logprobs, i["old_log_prob"], i["advantages"])
+        tokens = tokens + s["beta"] * k3(logprobs, i["ref_log_prob"])
+        lengths = i["mask"].sum(dim=1)
+        denominators = Denominators(sequences=8, tokens=int(lengths.sum()), prompts=1, max_length=100)
+        weights = sequence_weights(names[s["loss_type"]], lengths, lengths, denominators)
+        loss = aggregate(tokens, i["mask"], weights)
+        grad_hidden, grad_head = torch.autograd.grad(loss, (hidden, head))
+        for ours, theirs in (
+            (loss, case.outputs["loss"].double()),
+            (grad_hidden, case.outputs["grad_hidden"]),
+            (grad_head, case.outputs["grad_weight"]),
+        ):
+            worst = (ours - theirs).abs().max().item()
+            assert worst <= 1e-6, f"{case.id}: off by {worst}"
