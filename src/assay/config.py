@@ -13,8 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from assay.errors import ConfigError
 
-SCHEMA_VERSION = 1
-
 PositiveInt = Annotated[int, Field(ge=1)]
 
 
@@ -124,7 +122,7 @@ class ClusterSection(Section):
 class Config(Section):
     """A whole recipe."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
     """Names the run folder: letters, digits, '.', '_' and '-'."""
     description: str = ""

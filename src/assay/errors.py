@@ -41,7 +41,7 @@ class MachineError(AssayError):
     exit_code = 4
 
 
-class Interrupted(AssayError):
+class Interrupted(AssayError):  # noqa: N818 - not an error of anyone
     """The user asked to stop; raised at a safe point."""
 
     exit_code = 130

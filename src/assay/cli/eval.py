@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from assay.cli.options import JsonOption
+from assay.cli.options import JsonOption, parse_args
 from assay.errors import ConfigError
 
 
@@ -33,7 +33,7 @@ def evaluate(
         model=model,
         data=data,
         verifier=verifier,
-        args=_parse_args(args),
+        args=parse_args(args),
         prompts=prompts,
         samples=samples,
         ks=ks,
@@ -54,16 +54,6 @@ def _parse_ks(text: str, samples: int) -> list[int]:
     if ks[0] < 1 or ks[-1] > samples:
         raise ConfigError(f"-k {text}: every k must be between 1 and --samples ({samples})")
     return ks
-
-
-def _parse_args(text: str) -> dict[str, Any]:
-    try:
-        args = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"--args is not JSON: {error}") from error
-    if not isinstance(args, dict):
-        raise ConfigError(f"--args must be a JSON object, got {text}")
-    return args
 
 
 def _table(result: dict[str, Any]) -> str:

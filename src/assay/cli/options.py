@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,3 +36,14 @@ def recipe_or_resume(
         raise ConfigError("name a recipe to start (`assay recipes` lists those that ship), or a run with --resume DIR")
     every = [*(overrides or []), *([f"train.steps={steps}"] if steps is not None else [])]
     return load_config(recipe, every)
+
+
+def parse_args(text: str) -> dict[str, Any]:
+    """The value of --args. Raises ConfigError unless it is a JSON object."""
+    try:
+        args = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--args is not JSON: {error}") from None
+    if not isinstance(args, dict):
+        raise ConfigError(f"--args must be a JSON object, got {text}")
+    return args

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from assay.errors import ConfigError, DataError
+from assay.cli.options import parse_args
+from assay.errors import DataError
 from assay.types import Row, Verdict
 
 
@@ -27,7 +28,7 @@ def score(
 
     # A user's function that prints must not break the lines on stdout.
     with contextlib.redirect_stdout(sys.stderr):
-        verify = Composite([Part(verifier, build_verifier(verifier, _parse_args(args)))])
+        verify = Composite([Part(verifier, build_verifier(verifier, parse_args(args)))])
     for row, completion in _read(file):
         with contextlib.redirect_stdout(sys.stderr):
             verify.check(row)
@@ -92,13 +93,3 @@ def _prompt(where: str, prompt: Any) -> str | tuple[dict[str, str], ...]:
 
 def _kind(value: Any) -> str:
     return "nothing" if value is None else type(value).__name__
-
-
-def _parse_args(text: str) -> dict[str, Any]:
-    try:
-        args = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"--args is not JSON: {error}") from None
-    if not isinstance(args, dict):
-        raise ConfigError(f"--args must be a JSON object, got {text}")
-    return args

@@ -24,22 +24,18 @@ class Layout(Protocol):
         ...
 
 
-def causal_attention(query_BHTD: Tensor, key_BKSD: Tensor, value_BKSD: Tensor, scaling: float) -> Tensor:
-    """Attention of the last T of S positions over all that went before and themselves; [B, H, T, D].
+def attend_masked(
+    query_BHTD: Tensor, key_BKSD: Tensor, value_BKSD: Tensor, allowed_BTS: Tensor, scaling: float
+) -> Tensor:
+    """Attention where ``allowed``; [B, H, T, D].
 
     Grouped queries are folded into the time axis, so that keys are never repeated in memory.
     """
     B, H, T, D = query_BHTD.shape
-    K, S = key_BKSD.shape[1:3]
-    if T == S:
-        return scaled_dot_product_attention(
-            query_BHTD, key_BKSD, value_BKSD, is_causal=T > 1, scale=scaling, enable_gqa=H != K
-        )
-    folded = query_BHTD.reshape(B, K, (H // K) * T, D)
-    allowed_TS = torch.ones(T, S, dtype=torch.bool, device=query_BHTD.device).tril(S - T)
-    out = scaled_dot_product_attention(
-        folded, key_BKSD, value_BKSD, attn_mask=allowed_TS.repeat(H // K, 1), scale=scaling
-    )
+    share = H // key_BKSD.shape[1]
+    folded = query_BHTD.reshape(B, H // share, share * T, D)
+    allowed = allowed_BTS.repeat(1, share, 1)[:, None]
+    out = scaled_dot_product_attention(folded, key_BKSD, value_BKSD, attn_mask=allowed, scale=scaling)
     return out.reshape(B, H, T, D)
 
 
@@ -59,7 +55,10 @@ def _attention(
         raise ValueError("the assay attention takes no mask: rows are packed or unpadded")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if layout is None:
-        out = causal_attention(query, key, value, scale)
+        grouped = query.shape[1] != key.shape[1]
+        out = scaled_dot_product_attention(
+            query, key, value, is_causal=query.shape[2] > 1, scale=scale, enable_gqa=grouped
+        )
     else:
         out = layout.attend(int(module.layer_idx), query[0], key[0], value[0], scale).unsqueeze(0)  # type: ignore[arg-type]
     return out.transpose(1, 2).contiguous(), None

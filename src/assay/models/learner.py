@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -32,25 +32,7 @@ class TrainGroup:
     prompt_ids: tuple[int, ...]
     samples: tuple[TrainSample, ...]
     group_loss_tokens: int
-    """Loss tokens of the whole group, also in a part of it (see ``split``)."""
-
-    @property
-    def tokens(self) -> int:
-        """Positions that the group takes: the last token of a completion predicts nothing."""
-        return len(self.prompt_ids) + sum(len(s.completion_ids) - 1 for s in self.samples)
-
-    def split(self, max_tokens: int) -> list[TrainGroup]:
-        """Parts of at most ``max_tokens`` positions (but at least one completion), each behind the prompt."""
-        parts: list[list[TrainSample]] = [[]]
-        used = len(self.prompt_ids)
-        for sample in self.samples:
-            length = len(sample.completion_ids) - 1
-            if parts[-1] and used + length > max_tokens:
-                parts.append([])
-                used = len(self.prompt_ids)
-            parts[-1].append(sample)
-            used += length
-        return [replace(self, samples=tuple(part)) for part in parts]
+    """Loss tokens of the whole group, also where ``samples`` are a part of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from assay.core.schedule import Schedule, learning_rate
 from assay.models.learner import TrainGroup, UpdateStats
 from assay.models.objective import Objective, add_stats, micro_batch, objective_loss, observe
 from assay.models.policy import Policy
-from assay.models.scoring import micro_batches, packed_logprobs
+from assay.models.scoring import micro_batches, packed_logprobs, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class LocalLearner:
         temperature = self._objective.temperature
         scored = []
         for group in groups:
-            parts = group.split(self._micro_batch_tokens)
+            parts = split(group, self._micro_batch_tokens)
             scored.append(tuple(t for part in parts for t in packed_logprobs(self._policy, [part], temperature)[0]))
         return scored
 

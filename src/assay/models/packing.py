@@ -1,152 +1,140 @@
-"""Packing without padding: each prefix once, its branches behind it.
+"""Packing without padding: sequences in one row, and what they share at their start computed once.
 
-A tree is a prefix (a group's prompt, or what several prompts have in common) and branches that each attend to
-the prefix and to themselves, at positions that continue from the prefix. Several trees make one row.
+Sorted, each sequence shares with the one before it all that it shares with any earlier one. So each adds to the
+row only its own tail, and looks back at the rest: a prompt stands once for its whole group, a system line once
+for the whole batch, and completions that begin alike share that beginning too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import torch
 from torch import Tensor
 
-from assay.models.attention import causal_attention
+from assay.models.attention import attend_masked
 
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """Token ids of a prefix (at least one token) and of its branches (which may be empty)."""
-
-    prefix: tuple[int, ...]
-    branches: tuple[tuple[int, ...], ...]
-
-    @property
-    def tokens(self) -> int:
-        return len(self.prefix) + sum(map(len, self.branches))
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Where one tree stands in the row: its prefix at ``start``, its branches one after another behind it."""
-
-    start: int
-    prefix: int
-    branches: tuple[int, ...]
-
-    @property
-    def branch_starts(self) -> list[int]:
-        starts, at = [], self.start + self.prefix
-        for length in self.branches:
-            starts.append(at)
-            at += length
-        return starts
-
-
-class PackedLayout:
-    """The attention layout of packed trees: only allowed squares are computed."""
-
-    def __init__(self, spans: Sequence[Span], device: torch.device) -> None:
-        self.spans = tuple(spans)
-        self._gather = [_branch_index(span, device) for span in self.spans]
-
-    def attend(self, layer: int, query_HND: Tensor, key_KND: Tensor, value_KND: Tensor, scaling: float) -> Tensor:
-        pieces = []
-        for span, (index_BT, real_BT) in zip(self.spans, self._gather, strict=True):
-            prefix = slice(span.start, span.start + span.prefix)
-            prefix_key, prefix_value = key_KND[:, prefix], value_KND[:, prefix]
-            pieces.append(causal_attention(query_HND[None, :, prefix], prefix_key[None], prefix_value[None], scaling)[0])
-            if index_BT.numel():
-                out_BHTD = causal_attention(
-                    query_HND[:, index_BT].transpose(0, 1),
-                    _behind(prefix_key, key_KND[:, index_BT]),
-                    _behind(prefix_value, value_KND[:, index_BT]),
-                    scaling,
-                )
-                pieces.append(out_BHTD.permute(1, 0, 2, 3)[:, real_BT])
-        return torch.cat(pieces, dim=1)
+TokenIds = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PackedRow:
-    """One row for the model, [1, N], and where each branch's next-token predictions come from."""
+    """One row for the model: ids and positions [1, N], who attends to whom, and where the sequences stand."""
 
     input_ids: Tensor
     position_ids: Tensor
     layout: PackedLayout
-    spans: tuple[Span, ...]
+    index: tuple[tuple[int, ...], ...]
+    """For each sequence, in the order given, where each of its tokens stands in the row."""
 
 
-def pack(trees: Sequence[Tree], device: torch.device) -> PackedRow:
-    """Lay the trees out in one row. Raises ValueError for a tree with an empty prefix."""
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What one sequence adds to the row: its tokens from ``shared`` on."""
+
+    places: tuple[int, ...]
+    """Where every token of the sequence stands in the row, the shared ones included."""
+    shared: int
+
+    @property
+    def length(self) -> int:
+        return len(self.places) - self.shared
+
+
+def pack(sequences: Sequence[TokenIds], device: torch.device) -> PackedRow:
+    """Lay sequences out in one row, in sorted order. Raises ValueError for an empty one."""
     ids: list[int] = []
     positions: list[int] = []
-    spans = []
-    for tree in trees:
-        if not tree.prefix:
-            raise ValueError("a tree needs a prefix of at least one token")
-        spans.append(Span(len(ids), len(tree.prefix), tuple(map(len, tree.branches))))
-        ids += tree.prefix
-        positions += range(len(tree.prefix))
-        for branch in tree.branches:
-            ids += branch
-            positions += range(len(tree.prefix), len(tree.prefix) + len(branch))
+    tails: dict[TokenIds, Tail] = {}
+    before: tuple[int, ...] = ()
+    for sequence, shared in _tails(sequences):
+        before = before[:shared] + tuple(range(len(ids), len(ids) + len(sequence) - shared))
+        tails[sequence] = Tail(before, shared)
+        ids += sequence[shared:]
+        positions += range(shared, len(sequence))
     return PackedRow(
         torch.tensor([ids], device=device),
         torch.tensor([positions], device=device),
-        PackedLayout(spans, device),
-        tuple(spans),
+        PackedLayout(list(tails.values()), device),
+        tuple(tails[sequence].places for sequence in sequences),
     )
 
 
-def prefix_trees(sequences: Sequence[tuple[int, ...]]) -> list[Tree]:
-    """Sorted sequences as trees, one for each first token: what its sequences have in common stands once.
+def packed_length(sequences: Sequence[TokenIds]) -> int:
+    """Positions of the row that ``pack`` makes."""
+    return sum(len(sequence) - shared for sequence, shared in _tails(sequences))
 
-    Branches follow the order of ``sequences``.
+
+def _tails(sequences: Sequence[TokenIds]) -> Iterator[tuple[TokenIds, int]]:
+    """Distinct sequences in sorted order, each with how many tokens it shares with the one before it."""
+    distinct = sorted(set(sequences))
+    if distinct and not distinct[0]:
+        raise ValueError("a sequence needs at least one token")
+    for before, sequence in pairwise([(), *distinct]):
+        yield sequence, _shared_length(before, sequence)
+
+
+def _shared_length(a: TokenIds, b: TokenIds) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+class PackedLayout:
+    """The attention layout of packed sequences: each tail attends to its own sequence, causally.
+
+    Tails of similar length are computed together, so that little is padded.
     """
-    trees = []
-    for _, group in groupby(sequences, key=lambda sequence: sequence[0]):
-        members = list(group)
-        common = _common_prefix_length(members[0], members[-1])
-        trees.append(Tree(members[0][:common], tuple(s[common:] for s in members)))
-    return trees
+
+    def __init__(self, tails: Sequence[Tail], device: torch.device) -> None:
+        by_size = sorted(tails, key=_size)
+        self._blocks = [_Block(list(block), device) for _, block in groupby(by_size, key=_size)]
+        places = torch.cat([block.places_N for block in self._blocks])
+        self._row_order_N = torch.argsort(places)
+
+    def attend(self, layer: int, query_HND: Tensor, key_KND: Tensor, value_KND: Tensor, scaling: float) -> Tensor:
+        outputs = [block.attend(query_HND, key_KND, value_KND, scaling) for block in self._blocks]
+        return torch.cat(outputs, dim=1).index_select(1, self._row_order_N)
 
 
-def sequence_index(row: PackedRow) -> tuple[Tensor, Tensor]:
-    """Where each branch's whole sequence (its tree's prefix, then itself) stands in the row: [B, L], lengths [B]."""
-    places = []
-    for span in row.spans:
-        prefix = list(range(span.start, span.start + span.prefix))
-        for start, length in zip(span.branch_starts, span.branches, strict=True):
-            places.append(prefix + list(range(start, start + length)))
-    longest = max(map(len, places))
-    device = row.input_ids.device
-    index_BL = torch.tensor([p + [0] * (longest - len(p)) for p in places], device=device)
-    return index_BL, torch.tensor([len(p) for p in places], device=device)
+class _Block:
+    """Tails of similar length, as dense index tables [B, T] of queries and [B, S] of keys, padded at the end."""
+
+    def __init__(self, tails: Sequence[Tail], device: torch.device) -> None:
+        self._query_BT = _padded([t.places[t.shared :] for t in tails], device)
+        self._key_BS = _padded([t.places for t in tails], device)
+        shared_B = torch.tensor([t.shared for t in tails], device=device)
+        length_B = torch.tensor([t.length for t in tails], device=device)
+        steps_T = torch.arange(self._query_BT.shape[1], device=device)
+        self._real_BT = steps_T < length_B[:, None]
+        # Keys stand in the order of their sequence, so this also hides the padding behind it.
+        last_seen_BT = shared_B[:, None] + steps_T
+        self._allowed_BTS = torch.arange(self._key_BS.shape[1], device=device) <= last_seen_BT[:, :, None]
+        self.places_N = self._query_BT[self._real_BT]
+
+    def attend(self, query_HND: Tensor, key_KND: Tensor, value_KND: Tensor, scaling: float) -> Tensor:
+        """Outputs [H, N of this block, D], tail after tail."""
+        out_BHTD = attend_masked(
+            _gather(query_HND, self._query_BT),
+            _gather(key_KND, self._key_BS),
+            _gather(value_KND, self._key_BS),
+            self._allowed_BTS,
+            scaling,
+        )
+        return out_BHTD.transpose(0, 1)[:, self._real_BT]
 
 
-def _common_prefix_length(first: tuple[int, ...], last: tuple[int, ...]) -> int:
-    """Tokens that the first and the last of sorted sequences share at their start, and so all between them."""
-    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+def _size(tail: Tail) -> int:
+    """Tails of one size differ at most by a factor of two in length."""
+    return tail.length.bit_length()
 
 
-def _branch_index(span: Span, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Positions of the branches' tokens, [B, T], and which of them are real; padding points at the prefix.
-
-    Padding stands at a branch's end, where causality hides it from every real token.
-    """
-    longest = max(span.branches, default=0)
-    lengths_B = torch.tensor(span.branches, dtype=torch.long, device=device)
-    offsets_T = torch.arange(longest, device=device)
-    starts_B = torch.tensor(span.branch_starts, dtype=torch.long, device=device)
-    real_BT = offsets_T < lengths_B[:, None]
-    index_BT = torch.where(real_BT, starts_B[:, None] + offsets_T, span.start)
-    return index_BT, real_BT
+def _padded(rows: Sequence[tuple[int, ...]], device: torch.device) -> Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor([row + (0,) * (longest - len(row)) for row in rows], device=device)
 
 
-def _behind(prefix_KSD: Tensor, own_KBTD: Tensor) -> Tensor:
-    """[B, K, S + T, D]: the shared prefix, seen by every branch, and behind it the branch's own."""
-    own_BKTD = own_KBTD.transpose(0, 1)
-    return torch.cat([prefix_KSD.expand(own_BKTD.shape[0], -1, -1, -1), own_BKTD], dim=2)
+def _gather(states_HND: Tensor, index_BT: Tensor) -> Tensor:
+    """[B, H, T, D]"""
+    H, _, D = states_HND.shape
+    return states_HND.index_select(1, index_BT.flatten()).view(H, *index_BT.shape, D).transpose(0, 1)

@@ -198,14 +198,16 @@ def pick_device() -> torch.device:
 def _add_lora(model: Any, rank: int) -> Any:
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - slow to import, and most runs do without
 
-    config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+    config = LoraConfig(
+        r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
     return get_peft_model(model, config)
 
 
 def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     """Every token that ends a completion, from the generation config and the tokenizer."""
     declared = getattr(model.generation_config, "eos_token_id", None)
-    ids = set(declared if isinstance(declared, list) else [declared]) | {tokenizer.eos_token_id}
+    ids = [*(declared if isinstance(declared, list) else [declared]), tokenizer.eos_token_id]
     found = frozenset(int(i) for i in ids if i is not None)
     if not found:
         raise ModelError("the model names no end-of-sequence token, so no completion could ever finish")
@@ -214,8 +216,9 @@ def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 def _refuse_unsupported(config: Any) -> None:
     """Attention variants that packing and the paged engine do not compute yet are named, never approximated."""
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention"}
-    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True) and not _all_full_attention(config):
+    layers = set(getattr(config, "layer_types", None) or ())
+    kinds = layers - {"full_attention"}
+    if not layers and getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
         kinds.add("sliding_attention")
     if getattr(config, "attn_logit_softcapping", None):
         kinds.add("attention soft-capping")
@@ -224,12 +227,6 @@ def _refuse_unsupported(config: Any) -> None:
             f"the architecture {config.model_type!r} uses {', '.join(sorted(kinds))}, which is not supported yet; "
             f"supported are models with full causal attention (Llama, Qwen2, Qwen3, …)"
         )
-
-
-def _all_full_attention(config: Any) -> bool:
-    """Whether a config lists its layers and all of them are full attention."""
-    layers = getattr(config, "layer_types", None)
-    return bool(layers) and set(layers) == {"full_attention"}
 
 
 def _listing(folder: Path) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from assay.models.learner import TrainGroup
 from assay.models.policy import Policy
-from assay.models.scoring import packed_logprobs
+from assay.models.scoring import packed_logprobs, split
 
 
 class Reference:
@@ -21,9 +21,7 @@ class Reference:
         self._policy = policy if policy.is_lora else _frozen_copy(policy)
 
     @torch.no_grad()
-    def logprobs(
-        self, groups: Sequence[TrainGroup], temperature: float, max_tokens: int
-    ) -> list[tuple[Tensor, ...]]:
+    def logprobs(self, groups: Sequence[TrainGroup], temperature: float, max_tokens: int) -> list[tuple[Tensor, ...]]:
         """Reference log-probs [T] of every completion, by group."""
         if self._adapters_off:
             with self._policy.adapters_off():
@@ -31,7 +29,7 @@ class Reference:
         return [self._score(group, temperature, max_tokens) for group in groups]
 
     def _score(self, group: TrainGroup, temperature: float, max_tokens: int) -> tuple[Tensor, ...]:
-        parts = group.split(max_tokens)
+        parts = split(group, max_tokens)
         return tuple(t for part in parts for t in packed_logprobs(self._policy, [part], temperature)[0])
 
 

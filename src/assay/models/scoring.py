@@ -1,8 +1,9 @@
-"""Log-probs of given completions, each group packed behind its one prompt."""
+"""Log-probs of given completions, packed so that nothing is computed twice."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from assay.core.logprob import token_logprobs
 from assay.models.learner import TrainGroup
-from assay.models.packing import Span, Tree, pack
+from assay.models.packing import TokenIds, pack, packed_length
 from assay.models.policy import Policy
 
 
@@ -19,46 +20,59 @@ def packed_logprobs(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Log-probs and entropies (each [T_i]) of all completions, in order, in one forward pass.
 
-    A completion's last token predicts nothing, so it is not computed; the vocabulary head runs only where a
-    completion's token is predicted.
+    Each position is computed once, also where several completions share it, and the vocabulary head runs
+    only where a completion's token is predicted.
     """
-    trees = [Tree(g.prompt_ids, tuple(s.completion_ids[:-1] for s in g.samples)) for g in groups]
-    row = pack(trees, policy.device)
+    row = pack(_sequences(groups), policy.device)
+    completions = [(g.prompt_ids, s.completion_ids) for g in groups for s in g.samples]
+    predictions = [
+        pair
+        for places, (prompt, completion) in zip(row.index, completions, strict=True)
+        for pair in zip(places[len(prompt) - 1 :], completion, strict=True)
+    ]
+    # (where it is predicted, token): equal ones need one pass through the head.
+    distinct = {pair: i for i, pair in enumerate(dict.fromkeys(predictions))}
+    places_M, targets_M = torch.tensor(list(distinct), device=policy.device).reshape(-1, 2).unbind(dim=1)
     hidden_NH = policy.hidden(row.input_ids, row.position_ids, row.layout)[0]
-    predictors = list(chain.from_iterable(_predictors(span) for span in row.spans))
-    completions = [s.completion_ids for g in groups for s in g.samples]
-    targets = torch.tensor(list(chain.from_iterable(completions)), device=policy.device)
     head = policy.head
     with policy.autocast():
-        logprobs_N, entropies_N = token_logprobs(
-            hidden_NH[torch.tensor(predictors, device=policy.device)],
+        logprobs_M, entropies_M = token_logprobs(
+            hidden_NH.index_select(0, places_M),
             head.weight_VH,
-            targets,
+            targets_M,
             temperature=temperature,
             softcap=head.softcap,
             bias_V=head.bias_V,
         )
-    lengths = [len(c) for c in completions]
-    return list(logprobs_N.split(lengths)), list(entropies_N.split(lengths))
+    of_completions = torch.tensor([distinct[pair] for pair in predictions], device=policy.device)
+    lengths = [len(completion) for _, completion in completions]
+    logprobs_N, entropies_N = logprobs_M.index_select(0, of_completions), entropies_M.index_select(0, of_completions)
+    return list(torch.split(logprobs_N, lengths)), list(torch.split(entropies_N, lengths))
 
 
 def micro_batches(groups: Sequence[TrainGroup], max_tokens: int) -> list[list[TrainGroup]]:
-    """Groups (split where they must be) in batches of at most ``max_tokens`` positions, in order."""
+    """Groups in batches of at most ``max_tokens`` packed positions, in order; a group that is larger is split."""
     batches: list[list[TrainGroup]] = []
-    used = 0
-    for part in chain.from_iterable(group.split(max_tokens) for group in groups):
-        if not batches or used + part.tokens > max_tokens:
-            batches.append([])
-            used = 0
-        batches[-1].append(part)
-        used += part.tokens
+    for part in chain.from_iterable(split(group, max_tokens) for group in groups):
+        if batches and packed_length(_sequences([*batches[-1], part])) <= max_tokens:
+            batches[-1].append(part)
+        else:
+            batches.append([part])
     return batches
 
 
-def _predictors(span: Span) -> list[int]:
-    """Positions whose hidden state predicts each completion token: the prompt's last, then the branch's own."""
-    last = span.start + span.prefix - 1
-    places = []
-    for start, length in zip(span.branch_starts, span.branches, strict=True):
-        places += [last, *range(start, start + length)]
-    return places
+def split(group: TrainGroup, max_tokens: int) -> list[TrainGroup]:
+    """Parts of at most ``max_tokens`` packed positions (but at least one completion), each behind the prompt."""
+    parts: list[TrainGroup] = []
+    for sample in group.samples:
+        with_last = replace(group, samples=(*parts[-1].samples, sample)) if parts else None
+        if with_last is not None and packed_length(_sequences([with_last])) <= max_tokens:
+            parts[-1] = with_last
+        else:
+            parts.append(replace(group, samples=(sample,)))
+    return parts
+
+
+def _sequences(groups: Sequence[TrainGroup]) -> list[TokenIds]:
+    """What is computed: a completion's last token predicts nothing, so it is left out."""
+    return [group.prompt_ids + sample.completion_ids[:-1] for group in groups for sample in group.samples]

@@ -2,19 +2,21 @@
 
 It uses the learner's own modules and weights: there is no copy, so nothing to synchronise, and sampler and
 learner agree to the last digits. Requests run in waves bounded by rows and memory. What prompts have in
-common at their start (a system line, worked examples) is computed once for the whole wave.
+common at their start (a system line, worked examples) is computed once for the whole wave, and so is what
+completions of one prompt have in common.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import compress
 
 import torch
 from torch import Tensor
 
 from assay.errors import EngineError
-from assay.models.packing import pack, prefix_trees, sequence_index
+from assay.models.packing import pack
 from assay.models.policy import Policy
 from assay.rollout.engine import check_request
 from assay.rollout.generation import Generation
@@ -76,7 +78,7 @@ class PagedEngine:
         wave = Wave(self._policy, [request])
         logprobs = []
         for token in completion_ids:
-            logprobs.append(torch.log_softmax(wave.logits_RV / temperature, dim=-1)[0, token])
+            logprobs.append(torch.log_softmax(wave.logits_LV / temperature, dim=-1)[0, token])
             wave.advance([token])
         return torch.stack(logprobs)
 
@@ -97,49 +99,49 @@ class PagedEngine:
 
 
 class Wave:
-    """Rows that were admitted together and decode in step; ``logits_RV`` are those of each row's next token."""
+    """Requests that were admitted together and decode in step.
+
+    Requests with the same history so far share a lane, which is computed once; they part where they draw
+    different tokens. ``logits_LV`` are those of each lane's next token.
+    """
 
     def __init__(self, policy: Policy, requests: Sequence[Request]) -> None:
         self._policy = policy
         self.rows = [Generation(r) for r in requests]
         prompts = sorted({r.prompt_ids for r in requests})
         place = {prompt: i for i, prompt in enumerate(prompts)}
-        self._prompt_of_row = [place[r.prompt_ids] for r in requests]
-        self._lengths = [len(r.prompt_ids) for r in requests]
-        self._cache, logits_PV = _prefill(policy, prompts)
-        self._cache.open_rows(self._prompt_of_row, max(r.max_new_tokens for r in requests))
-        self.logits_RV = logits_PV[torch.tensor(self._prompt_of_row, device=policy.device)]
+        self._lanes = [place[r.prompt_ids] for r in requests]
+        self._lengths = [len(prompt) for prompt in prompts]
+        self._cache, self.logits_LV = _prefill(policy, prompts, max(r.max_new_tokens for r in requests))
 
     def step(self) -> list[Generation]:
         """Sample one token for every row; rows that end leave the batch and are returned."""
         indices = [len(row.token_ids) for row in self.rows]
-        tokens_R, logprobs_R = sample(self.logits_RV, [row.request for row in self.rows], indices)
+        tokens_R, logprobs_R = sample(self.logits_LV, self._lanes, [row.request for row in self.rows], indices)
         for row, token, logprob in zip(self.rows, tokens_R.tolist(), logprobs_R.tolist(), strict=True):
             row.append(token, logprob)
-        finished = [row for row in self.rows if row.finished(self._policy.end_ids)]
-        if finished:
-            self._drop_finished()
+        going = [not row.finished(self._policy.end_ids) for row in self.rows]
+        finished = [row for row, goes in zip(self.rows, going, strict=True) if not goes]
+        self.rows, self._lanes = list(compress(self.rows, going)), list(compress(self._lanes, going))
         if self.rows:
             self.advance([row.token_ids[-1] for row in self.rows])
         return finished
 
     def advance(self, token_ids: Sequence[int]) -> None:
         """Compute the next logits after each row's newest token."""
+        parted = list(zip(self._lanes, token_ids, strict=True))
+        lane_of = {pair: i for i, pair in enumerate(dict.fromkeys(parted))}
+        self._lanes = [lane_of[pair] for pair in parted]
+        parents = [lane for lane, _ in lane_of]
+        self._lengths = [self._lengths[lane] for lane in parents]
+        self._cache.part(parents)
         device = self._policy.device
-        ids = torch.tensor([token_ids], device=device)
+        ids = torch.tensor([[token for _, token in lane_of]], device=device)
         positions = torch.tensor([[length + self._cache.step for length in self._lengths]], device=device)
-        hidden_RH = self._policy.hidden(ids, positions, self._cache)[0]
+        hidden_LH = self._policy.hidden(ids, positions, self._cache)[0]
         self._cache.step += 1
         with self._policy.autocast():
-            self.logits_RV = self._policy.head.logits(hidden_RH)
-
-    def _drop_finished(self) -> None:
-        stay = [i for i, row in enumerate(self.rows) if not row.finished(self._policy.end_ids)]
-        self.rows = [self.rows[i] for i in stay]
-        self._prompt_of_row = [self._prompt_of_row[i] for i in stay]
-        self._lengths = [self._lengths[i] for i in stay]
-        if self.rows:
-            self._cache.keep(stay, self._prompt_of_row)
+            self.logits_LV = self._policy.head.logits(hidden_LH)
 
 
 def kv_bytes_per_token(policy: Policy) -> float:
@@ -150,13 +152,12 @@ def kv_bytes_per_token(policy: Policy) -> float:
     return float(2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * width)
 
 
-def _prefill(policy: Policy, prompts: Sequence[tuple[int, ...]]) -> tuple[KVCache, Tensor]:
-    """All distinct prompts (sorted) in one pass: the cache, and each one's next logits [P, V]."""
-    row = pack(prefix_trees(prompts), policy.device)
-    recording = RecordingLayout(row.spans, policy.device)
+def _prefill(policy: Policy, prompts: Sequence[tuple[int, ...]], max_new_tokens: int) -> tuple[KVCache, Tensor]:
+    """All distinct prompts in one pass: the cache with one lane each, and each one's next logits [P, V]."""
+    row = pack(prompts, policy.device)
+    recording = RecordingLayout(row.layout)
     hidden_NH = policy.hidden(row.input_ids, row.position_ids, recording)[0]
-    index_PL, lengths_P = sequence_index(row)
-    last_P = index_PL.gather(1, lengths_P[:, None] - 1)[:, 0]
+    last_P = torch.tensor([places[-1] for places in row.index], device=policy.device)
     with policy.autocast():
         logits_PV = policy.head.logits(hidden_NH[last_P])
-    return KVCache(recording, index_PL, lengths_P), logits_PV
+    return KVCache(recording, row.index, max_new_tokens), logits_PV

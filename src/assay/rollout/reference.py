@@ -43,7 +43,7 @@ class ReferenceEngine:
             return []
         current = self._queue[0]
         logits_1V = self._logits([*current.request.prompt_ids, *current.token_ids])[-1:]
-        token, logprob = sample(logits_1V, [current.request], [len(current.token_ids)])
+        token, logprob = sample(logits_1V, [0], [current.request], [len(current.token_ids)])
         current.append(int(token), float(logprob))
         if not current.finished(self._policy.end_ids):
             return []

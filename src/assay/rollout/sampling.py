@@ -17,20 +17,33 @@ def uniform(seed: int, sample_id: int, token_index: int) -> float:
     return float(np.random.Generator(bits).random())
 
 
-def sample(logits_RV: Tensor, requests: Sequence[Request], token_indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """One token a row by inverse CDF, and its log-prob in the distribution really sampled from; both [R].
+def sample(
+    logits_LV: Tensor, lanes: Sequence[int], requests: Sequence[Request], token_indices: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """One token a request by inverse CDF, and its log-prob in the distribution really sampled from; both [R].
 
+    ``lanes`` names the row of logits that each request draws from; requests with the same history share one.
     Temperature 0 takes the largest logit, and reports its log-prob at temperature 1. Inverse CDF needs one
     uniform number a token; its result can change with the last bits of the logits only where that number
     falls within those bits of a boundary.
     """
-    temperature_R = torch.tensor([r.temperature or 1.0 for r in requests], device=logits_RV.device)
-    logprobs_RV = torch.log_softmax(logits_RV.float() / temperature_R[:, None], dim=-1)
+    device = logits_LV.device
+    asked = [(lane, r.temperature or 1.0) for lane, r in zip(lanes, requests, strict=True)]
+    distinct = {pair: i for i, pair in enumerate(dict.fromkeys(asked))}
+    source_R = torch.tensor([distinct[pair] for pair in asked], device=device)
+    lane_D = torch.tensor([lane for lane, _ in distinct], device=device)
+    temperature_D1 = torch.tensor([[temperature] for _, temperature in distinct], device=device)
+    logprobs_DV = torch.log_softmax(logits_LV[lane_D].float() / temperature_D1, dim=-1)
     uniforms = [uniform(r.seed, r.sample_id, t) for r, t in zip(requests, token_indices, strict=True)]
-    cdf_RV = logprobs_RV.exp().double().cumsum(dim=-1)
-    points_R1 = torch.tensor(uniforms, dtype=torch.float64, device=logits_RV.device)[:, None] * cdf_RV[:, -1:]
-    # right=True: the first token whose CDF exceeds the point, so one of probability 0 is never taken.
-    drawn_R = torch.searchsorted(cdf_RV, points_R1, right=True)[:, 0].clamp(max=logits_RV.shape[-1] - 1)
-    greedy_R = torch.tensor([r.temperature == 0 for r in requests], device=logits_RV.device)
-    tokens_R = torch.where(greedy_R, logits_RV.argmax(dim=-1), drawn_R)
-    return tokens_R, logprobs_RV.gather(-1, tokens_R[:, None])[:, 0]
+    drawn_R = _inverse_cdf(logprobs_DV, source_R, torch.tensor(uniforms, dtype=torch.float64, device=device))
+    greedy_R = torch.tensor([r.temperature == 0 for r in requests], device=device)
+    tokens_R = torch.where(greedy_R, logprobs_DV.argmax(dim=-1)[source_R], drawn_R)
+    return tokens_R, logprobs_DV[source_R, tokens_R]
+
+
+def _inverse_cdf(logprobs_DV: Tensor, source_R: Tensor, uniform_R: Tensor) -> Tensor:
+    """For each request the first token whose CDF exceeds its number, so one of probability 0 is never taken."""
+    cdf_DV = logprobs_DV.exp().cumsum(dim=-1, dtype=torch.float64)
+    points_DR = uniform_R * cdf_DV[:, -1:]
+    found_DR = torch.searchsorted(cdf_DV, points_DR, right=True).clamp(max=cdf_DV.shape[-1] - 1)
+    return found_DR[source_R, torch.arange(len(source_R), device=source_R.device)]

@@ -52,7 +52,7 @@ def benchmark(
         [row for row in rows for _ in range(samples)],
         policy.decode,
         verify,
-        lambda done: on_progress(done, len(requests)),
+        on_progress,
     )
     return summarise([answered[i : i + samples] for i in range(0, len(answered), samples)], ks)
 
@@ -70,7 +70,9 @@ def summarise(by_prompt: Sequence[Sequence[Sample]], ks: Sequence[int]) -> dict[
     }
     for k in ks:
         passed = [pass_at_k(len(g), sum(s.verdict.correct for s in g), k) for g in scorable]
-        majority = [majority_is_correct([s.text.strip() for s in g[:k]], [s.verdict.correct for s in g[:k]]) for g in scorable]
+        majority = [
+            majority_is_correct([s.text.strip() for s in g[:k]], [s.verdict.correct for s in g[:k]]) for g in scorable
+        ]
         for name, values in (("pass_at", passed), ("maj_at", majority)):
             share = math.fsum(values) / len(values)
             result[name][str(k)] = share

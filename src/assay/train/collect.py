@@ -17,9 +17,12 @@ def collect(
     rows: Sequence[Row],
     decode: Decode,
     verify: Verify,
-    on_progress: Callable[[int], None],
+    on_progress: Callable[[int, int], None],
 ) -> list[Sample]:
-    """Samples in the order of ``requests``; ``rows`` aligns with them. Verification overlaps generation."""
+    """Samples in the order of ``requests``; ``rows`` aligns with them.
+
+    ``on_progress`` is called with (done, of how many).
+    """
     row_of = {request.sample_id: row for request, row in zip(requests, rows, strict=True)}
     done: dict[int, Sample] = {}
     engine.submit(requests)
@@ -28,5 +31,5 @@ def collect(
             row = row_of[trajectory.sample_id]
             text = decode(trajectory.completion_ids)
             done[trajectory.sample_id] = Sample(trajectory, row, text, verify(row, text))
-        on_progress(len(done))
+        on_progress(len(done), len(requests))
     return [done[request.sample_id] for request in requests]

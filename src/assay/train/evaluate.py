@@ -38,7 +38,7 @@ def evaluate(
         for greedy in (0, 1)
     ]
     asked = [row for row in rows for _ in (0, 1)]
-    samples = collect(engine, requests, asked, decode, verify, lambda done: on_progress(done, len(requests)))
+    samples = collect(engine, requests, asked, decode, verify, on_progress)
     return {"sampled": summarise(samples[0::2]), "greedy": summarise(samples[1::2])}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def run(job: Job, path: Path) -> Run:
                 [job.prompts.rows[i] for i in drawn for _ in range(G)],
                 job.policy.decode,
                 job.verify,
-                lambda done, total=len(requests): session.phase("rollout", done, total),
+                partial(session.phase, "rollout"),
             )
             buffer.add(make_groups(samples, job.preset))
             collected = time.perf_counter()
@@ -119,7 +120,7 @@ def run(job: Job, path: Path) -> Run:
                 max_length=c.rollout.max_new_tokens,
                 temperature=c.rollout.temperature,
                 reference_tokens=job.micro_batch_tokens,
-                before_first_step=lambda done, total: session.phase("update", done, total),
+                before_first_step=partial(session.phase, "update"),
             )
             buffer.settle(len(samples) - dropped.total(), dropped)
             refuse_mismatch(result, c.model.dtype)
@@ -162,7 +163,18 @@ def build(config: Config, checkpoint: Path | None = None) -> Job:
     engine.update_weights(learner.weight_version)
     canary = Canary(prompts.ids[0], prompts.ids[-1], config.rollout.temperature, config.model.dtype)
     return Job(
-        config, preset, policy, learner, reference, engine, verify, prompts, eval_prompts, canary, micro_batch_tokens, step
+        config=config,
+        preset=preset,
+        policy=policy,
+        learner=learner,
+        reference=reference,
+        engine=engine,
+        verify=verify,
+        prompts=prompts,
+        eval_prompts=eval_prompts,
+        canary=canary,
+        micro_batch_tokens=micro_batch_tokens,
+        step=step,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,9 +87,7 @@ def build_engine(config: Config, policy: Policy) -> Engine:
     """The recipe's rollout engine over the policy's own weights."""
     if config.rollout.engine == "reference":
         return ReferenceEngine(policy)
-    return PagedEngine(
-        policy, max_running=config.rollout.max_running, kv_cache_bytes=config.rollout.kv_cache_gb * 1e9
-    )
+    return PagedEngine(policy, max_running=config.rollout.max_running, kv_cache_bytes=config.rollout.kv_cache_gb * 1e9)
 
 
 def optimizer_settings(config: Config, updates_per_step: int = 1) -> OptimizerSettings:
@@ -150,5 +147,3 @@ def check_disk(folder: Path, policy: Policy, keep_last: int) -> None:
             f"{need / 1e9:.2f} ({keep_last + 1} checkpoints of {one / 1e9:.2f} GB, and the final model); free some, "
             f"choose another --out, or lower train.keep_last (now {keep_last})"
         )
-
-

@@ -7,6 +7,7 @@ so an interrupt or a fault inside it leaves the run at the last whole step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -136,7 +137,7 @@ class Session:
             max_new_tokens=self._config.rollout.max_new_tokens,
             temperature=self._config.rollout.temperature,
             seed=self._config.seed,
-            on_progress=lambda done, total: self.phase("evaluation", done, total),
+            on_progress=partial(self.phase, "evaluation"),
         )
         entry = {"step": self.step, "data": self._config.data.eval, **result}
         kept = [*known.get("during", []), entry] if label == "during" else entry
@@ -180,6 +181,6 @@ def resume_point(path: Path, kind: str, steps: int | None) -> tuple[Config, Path
     if progress.kind != kind:
         command = "train" if progress.kind == "grpo" else progress.kind
         raise ConfigError(f"{path} is a run of `assay {command}`; resume it with that command")
-    if (path / "report.html").exists() and (steps is None or progress.step >= steps):
+    if progress.step >= config.train.steps and RunFolder(path).model.exists():
         raise ConfigError(f"{path} has finished its {progress.step} steps; to train further, add --steps N")
     return config, found

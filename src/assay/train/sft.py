@@ -18,7 +18,7 @@ from assay.config import Config
 from assay.core.logprob import token_logprobs
 from assay.curriculum import draw_uniform
 from assay.models.local_learner import Stepper
-from assay.models.packing import pack, prefix_trees, sequence_index
+from assay.models.packing import pack
 from assay.models.policy import Policy
 from assay.train.checkpoint import read_checkpoint
 from assay.train.job import (
@@ -103,19 +103,16 @@ def run(config: Config, checkpoint: Path | None, folder: Callable[[], Path]) -> 
 
 def negative_log_likelihood(policy: Policy, batch: Sequence[Pair]) -> Tensor:
     """Mean over all response tokens of -log p, in nats; a scalar."""
-    ordered = sorted(batch, key=lambda pair: pair[0] + pair[1][:-1])
     # The last token of a response predicts nothing, so it is a target and no input.
-    row = pack(prefix_trees([prompt + response[:-1] for prompt, response in ordered]), policy.device)
-    index_BL, _ = sequence_index(row)
-    predictors = torch.cat(
-        [index_BL[i, len(prompt) - 1 : len(prompt) + len(response) - 1] for i, (prompt, response) in enumerate(ordered)]
-    )
-    targets = torch.tensor([t for _, response in ordered for t in response], device=policy.device)
+    row = pack([prompt + response[:-1] for prompt, response in batch], policy.device)
+    places = [p for index, (prompt, _) in zip(row.index, batch, strict=True) for p in index[len(prompt) - 1 :]]
+    targets = torch.tensor([t for _, response in batch for t in response], device=policy.device)
     hidden_NH = policy.hidden(row.input_ids, row.position_ids, row.layout)[0]
+    predictors = torch.tensor(places, device=policy.device)
     head = policy.head
     with policy.autocast():
         logprobs_N, _ = token_logprobs(
-            hidden_NH[predictors], head.weight_VH, targets, softcap=head.softcap, bias_V=head.bias_V
+            hidden_NH.index_select(0, predictors), head.weight_VH, targets, softcap=head.softcap, bias_V=head.bias_V
         )
     return -logprobs_N.mean()
 

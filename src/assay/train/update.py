@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -51,7 +52,7 @@ def update(
             seen = learner.forward_backward(batch, denominators_of(batch, max_length), watch)
             stats = add_stats(stats, seen)
             norm, rate = learner.step()
-            skipped += not _finite(norm)
+            skipped += not math.isfinite(norm)
     return UpdateResult(stats, norm, rate, skipped)
 
 
@@ -66,7 +67,3 @@ def _with(groups: Sequence[TrainGroup], logprobs: Sequence[Sequence[object]], fi
         replace(g, samples=tuple(replace(s, **{field: p}) for s, p in zip(g.samples, row, strict=True)))  # type: ignore[arg-type]
         for g, row in zip(groups, logprobs, strict=True)
     ]
-
-
-def _finite(value: float) -> bool:
-    return value == value and abs(value) != float("inf")
