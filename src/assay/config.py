@@ -142,13 +142,16 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
+        problems = []
         if self.algorithm.dead_groups == "keep_kl" and self.algorithm.beta == 0:
-            raise ValueError("algorithm.dead_groups = 'keep_kl' needs algorithm.beta > 0: there is no KL term to keep")
+            problems.append("algorithm.dead_groups = 'keep_kl' needs algorithm.beta > 0: there is no KL term to keep")
         if self.algorithm.minibatches > self.rollout.prompts_per_step:
-            raise ValueError(
+            problems.append(
                 f"algorithm.minibatches ({self.algorithm.minibatches}) cannot exceed rollout.prompts_per_step "
                 f"({self.rollout.prompts_per_step}): a minibatch holds whole groups"
             )
+        if problems:
+            raise ValueError("\n  ".join(problems))
         return self
 
     def to_toml(self) -> str:
@@ -200,7 +203,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
 
 def _descend(place: Any, name: str, override: str) -> Any:
     if isinstance(place, list):
-        if not name.isdigit() or int(name) >= len(place):
+        if not name.isdecimal() or int(name) >= len(place):
             raise ConfigError(f"--set {override}: {name!r} is no index of a list of {len(place)}")
         return place[int(name)]
     if not isinstance(place, dict):

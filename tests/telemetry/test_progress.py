@@ -145,7 +145,7 @@ def test_evaluation_shows_both_with_intervals_and_the_change() -> None:
 
     progress, out = plain()
     progress.evaluation("held-out, before", result(0.125))
-    progress.evaluation("held-out, after", result(0.61))
+    progress.evaluation("held-out, after", result(0.61), result(0.125))
     before, after = out.getvalue().splitlines()
     assert before.startswith("held-out, before:  sampled 12.5% [7.5, 17.5] reward 0.500  greedy 12.5%")
     assert after.startswith("held-out, after:  sampled 61.0% [56.0, 66.0] (+48.5 points) reward 0.500")

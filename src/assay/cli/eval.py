@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import Annotated, Any
@@ -29,19 +30,21 @@ def evaluate(
     ks = _parse_ks(k, samples)
     from assay.train.benchmark import benchmark
 
-    result = benchmark(
-        model=model,
-        data=data,
-        verifier=verifier,
-        args=parse_args(args),
-        prompts=prompts,
-        samples=samples,
-        ks=ks,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        seed=seed,
-        on_progress=lambda done, total: _say(f"\r{done}/{total} completions"),
-    )
+    # A user's function that prints must not break the document on stdout.
+    with contextlib.redirect_stdout(sys.stderr):
+        result = benchmark(
+            model=model,
+            data=data,
+            verifier=verifier,
+            args=parse_args(args),
+            prompts=prompts,
+            samples=samples,
+            ks=ks,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            seed=seed,
+            on_progress=lambda done, total: _say(f"\r{done}/{total} completions"),
+        )
     _say("\n")
     print(json.dumps(result, indent=1) if as_json else _table(result))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -33,11 +34,16 @@ app.command("doctor")(doctor)
 
 def run() -> None:
     """Entry point of ``assay``. Exit codes: 0, 1 check failed, 2 usage, 3 alarm, 4 machine, 130 interrupted."""
+    # Libraries' bars for loading and saving would break into the run's own lines.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         app()
     except AssayError as error:
         print(f"assay: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:
+        # typer turns Ctrl-C into the exit code 130, and says nothing.
+        if isinstance(end, SystemExit) and end.code != 130:
+            raise
         print("assay: stopped at once; the last whole checkpoint stands", file=sys.stderr)
         sys.exit(130)

@@ -40,7 +40,8 @@ def wilson_interval(share: float, n: int, z: float = Z_95) -> tuple[float, float
         return (0.0, 1.0)
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return (max(0.0, centre - half), min(1.0, centre + half))
+    # By its formula it holds the share; at 0 and 1 rounding could leave it out.
+    return (max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half)))
 
 
 def mean_interval(values: Sequence[float], z: float = Z_95) -> tuple[float, float, float]:

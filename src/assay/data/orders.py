@@ -41,18 +41,24 @@ TRAIN = Side(
     first_names=(
         *("Maria", "John", "Aiko", "Peter", "Fatima", "Olga", "Liam", "Wei", "Anna", "Carlos", "Emma", "David"),
         *("Sofia", "Thomas", "Nadia", "Marco", "Grace", "Ivan", "Laura", "Henry", "Paul", "Julia", "Oscar", "Leila"),
+        *("Zoltan", "Beatriz", "Mateusz", "Yuki", "Giulia", "Anders", "Chiara", "Dmitri", "Farid", "Hanna", "Jonas"),
     ),
     last_names=(
         *("Lopez", "Smith", "Tanaka", "Novak", "Khan", "Petrov", "Byrne", "Chen", "Rossi", "Weber", "Silva", "Jensen"),
         *("Moreau", "Dubois", "Kim", "Berg", "Patel", "Morgan", "Santos", "Walker", "Fischer", "Haddad", "Okafor"),
+        *("Kowalski", "Yamamoto", "Gutierrez", "Schneider", "Andersson", "Papadakis", "Bianchi", "Mwangi", "Lindqvist"),
     ),
     cities=(
         *("Paris", "Berlin", "Oslo", "Madrid", "Lisbon", "Prague", "Dublin", "Vienna", "Rome", "Athens", "Warsaw"),
         *("Geneva", "Milan", "Hamburg", "Boston", "Chicago", "Toronto", "Tokyo"),
+        *("Ljubljana", "Bratislava", "Valencia", "Stuttgart", "Bordeaux", "Antwerp", "Gothenburg", "Bologna", "Zagreb"),
+        *("Riga", "Tallinn", "Porto", "Seville", "Lyon", "Dresden", "Leipzig", "Utrecht", "Bergen", "Granada"),
     ),
     items=(
         *("lamp", "desk", "chair", "kettle", "bicycle", "printer", "jacket", "camera", "pillow", "blanket", "mirror"),
         *("ladder", "hammer", "bottle", "basket", "guitar", "candle", "curtain", "wallet", "helmet", "keyboard"),
+        *("umbrella", "toaster", "teapot", "cushion", "suitcase", "wardrobe", "lantern", "violin", "trumpet", "sandal"),
+        *("saucer", "shovel", "thermometer", "typewriter", "screwdriver", "bookcase", "sofa", "ribbon"),
     ),
     phrasings=(
         "{customer} from {city} ordered {quantity} {item}s at {price} euros each.",
@@ -64,6 +70,13 @@ TRAIN = Side(
         "We sold {quantity} {item}s to {customer}, who lives in {city}, for {price} euros a piece.",
         "Deliver to {city}: {quantity} {item}s for {customer}, {price} EUR each.",
         "Hello, this is {customer} from {city}. I would like {quantity} {item}s at a price of {price} euros each.",
+        "{quantity} {item}s have to go to {city}; {customer} pays {price} euros for each.",
+        "{city}. {customer}. {quantity} {item}s. {price} EUR each.",
+        "Our customer {customer} took {quantity} {item}s for {price} euros each; we ship them to {city}.",
+        "Product {item}, {quantity} units, {price} EUR a unit, sold to {customer} from {city}.",
+        "To {customer} in {city} we delivered {quantity} {item}s, and each cost {price} euros.",
+        "There is an order of {quantity} {item}s from {city}; the name is {customer}, the price {price} euros each.",
+        "At {price} euros each, {quantity} {item}s leave for {city} today, addressed to {customer}.",
     ),
     line_phrasings=(
         ("{customer} from {city} ordered {lines}.", "{quantity} {item}s at {price} euros each"),

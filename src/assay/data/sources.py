@@ -46,7 +46,10 @@ def load_rows(uri: str) -> list[Row]:
             f"{', '.join(_SCHEME + name for name in BUILTINS)}"
         )
     if not path.is_file():
-        raise DataError(f"there is no file {path.absolute()}")
+        raise DataError(
+            f"there is no file {path.absolute()}; name one that exists, or built-in data: "
+            f"{', '.join(_SCHEME + name for name in BUILTINS)}"
+        )
     try:
         rows = [
             _row(f"{path.name}:{n}", f"{path}, {what} {n}", row) for what, n, row in _READERS[path.suffix.lower()](path)

@@ -53,11 +53,11 @@ def micro_batch(
         return pad_sequence([row.to(device) for row in rows], batch_first=True)
 
     logprobs_BT = dense(logprobs)
-    has_old = [s.old_logprobs is not None for s in samples]
-    if any(has_old) != all(has_old):
-        raise ValueError(f"{sum(has_old)} of {len(samples)} samples carry old log-probs; all or none must")
     old = [s.old_logprobs for s in samples if s.old_logprobs is not None]
     ref = [s.ref_logprobs for s in samples if s.ref_logprobs is not None]
+    for kind, given in (("old", old), ("reference", ref)):
+        if len(given) not in (0, len(samples)):
+            raise ValueError(f"{len(given)} of {len(samples)} samples carry {kind} log-probs; all or none must")
     return MicroBatch(
         logprobs_BT=logprobs_BT,
         entropies_BT=dense(entropies),

@@ -154,14 +154,16 @@ class Policy:
 
 
 def load_policy(name: str, *, precision: Precision, device: torch.device, lora_rank: int = 0) -> Policy:
-    """Load a built-in model, a Hugging Face folder (LoRA adapter folders included) or a hub name.
+    """Load a built-in model, a Hugging Face folder (a LoRA adapter is merged into its base) or a hub name.
 
     Raises ModelError if it is no model or its architecture is not supported.
     """
     source = resolve_model(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation=ATTENTION)
+        model = _read(source)
+        if getattr(model, "peft_config", None):
+            model = _merged_adapter(source)
     except (OSError, ValueError, KeyError, ImportError) as error:
         first_line = (str(error).strip().splitlines() or [""])[0]
         raise ModelError(
@@ -193,6 +195,18 @@ def resolve_model(name: str) -> str:
 def pick_device() -> torch.device:
     """The first GPU if there is one, else the CPU."""
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def _read(source: str) -> Any:
+    return AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation=ATTENTION)
+
+
+def _merged_adapter(source: str) -> Any:
+    """The base model that an adapter names, with the adapter merged: left apart, nothing of it would train."""
+    from peft import PeftConfig, PeftModel  # noqa: PLC0415 - slow to import, and most runs do without
+
+    base = _read(PeftConfig.from_pretrained(source).base_model_name_or_path)
+    return PeftModel.from_pretrained(base, source).merge_and_unload().requires_grad_(True)
 
 
 def _add_lora(model: Any, rank: int) -> Any:

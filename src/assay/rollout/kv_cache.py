@@ -23,7 +23,8 @@ class RecordingLayout:
         self.values: list[Tensor] = []
 
     def attend(self, layer: int, query_HND: Tensor, key_KND: Tensor, value_KND: Tensor, scaling: float) -> Tensor:
-        self.keys.append(key_KND)
+        # Under autocast rotary embedding leaves keys in float32, and attention rounds them to the values' precision.
+        self.keys.append(key_KND.to(value_KND.dtype))
         self.values.append(value_KND)
         return self._layout.attend(layer, query_HND, key_KND, value_KND, scaling)
 

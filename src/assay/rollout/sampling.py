@@ -13,7 +13,9 @@ from assay.types import Request
 
 def uniform(seed: int, sample_id: int, token_index: int) -> float:
     """A number in [0, 1) that depends on the three counters alone (Philox 4x64)."""
-    bits = np.random.Philox(key=[seed, sample_id], counter=[token_index, 0, 0, 0])
+    # As uint64: a plain list with a seed from 2**63 on would pass through float64, and lose its last digits.
+    key = np.array([seed, sample_id], dtype=np.uint64)
+    bits = np.random.Philox(key=key, counter=[token_index, 0, 0, 0])
     return float(np.random.Generator(bits).random())
 
 

@@ -48,7 +48,6 @@ class Progress:
         self._live: Live | None = None
         # One spinner for the whole run: a new one with every update would never turn.
         self._spinner = Spinner("dots", style="cyan")
-        self._first_evaluation: dict[str, Any] = {}
         self._spoke = time.monotonic()
 
     def __enter__(self) -> Progress:
@@ -92,16 +91,15 @@ class Progress:
             self._print(sample_panel(sample) if self._rich else sample_line(sample))
         self._spoke = time.monotonic()
 
-    def evaluation(self, label: str, result: Mapping[str, Any]) -> None:
-        """Held-out shares correct with their 95 % intervals, and how far they moved since the first ones."""
+    def evaluation(self, label: str, result: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
+        """Held-out shares correct with their 95 % intervals, and how far they moved since ``before``."""
         self._clear()
         line = Text(f"{visible(label)}:", style="bold")
         for kind in ("sampled", "greedy"):
             part = result.get(kind) or {}
-            before = _share(self._first_evaluation.get(kind) or {})
+            earlier = _share((before or {}).get(kind) or {})
             line.append(f"  {kind} ", style="not bold")
-            line.append_text(_result_text(part, before))
-        self._first_evaluation = self._first_evaluation or dict(result)
+            line.append_text(_result_text(part, earlier))
         self._print(line)
 
     def _fields(self, record: Mapping[str, Any], number: float | None) -> list[tuple[int, Text]]:

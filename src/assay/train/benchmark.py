@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from assay.core.estimators import majority_is_correct, mean_interval, pass_at_k, wilson_interval
-from assay.data.sources import load_rows
 from assay.errors import DataError
 from assay.models.policy import load_policy, pick_device
 from assay.rollout.paged import PagedEngine
 from assay.train.collect import collect
+from assay.train.job import load_prompts
 from assay.types import Request, Sample
 from assay.verifiers.composition import Composite, Part
 from assay.verifiers.registry import build_verifier
@@ -37,19 +37,17 @@ def benchmark(
     with any is left out of pass@k and maj@k.
     """
     verify = Composite([Part(verifier, build_verifier(verifier, args))])
-    rows = load_rows(data)[:prompts]
-    for row in rows:
-        verify.check(row)
     policy = load_policy(model, precision="float32", device=pick_device())
+    asked = load_prompts(data, policy, verify, max_new_tokens=max_new_tokens, limit=prompts)
     requests = [
-        Request(i * samples + s, i, policy.encode_prompt(row.prompt), max_new_tokens, temperature, seed)
-        for i, row in enumerate(rows)
+        Request(i * samples + s, i, prompt, max_new_tokens, temperature, seed)
+        for i, prompt in enumerate(asked.ids)
         for s in range(samples)
     ]
     answered = collect(
         PagedEngine(policy),
         requests,
-        [row for row in rows for _ in range(samples)],
+        [row for row in asked.rows for _ in range(samples)],
         policy.decode,
         verify,
         on_progress,

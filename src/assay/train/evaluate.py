@@ -43,11 +43,12 @@ def evaluate(
 
 
 def summarise(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Plain numbers of one completion a prompt; unscorable ones are left out and counted."""
+    """Plain numbers of one completion a prompt; unscorable ones are left out and counted. None: of nothing."""
     scorable = [s for s in samples if not math.isnan(s.verdict.reward)]
     n = len(scorable)
-    share = sum(s.verdict.correct for s in scorable) / n if n else math.nan
-    mean, low, high = mean_interval([s.verdict.reward for s in scorable])
+    share = sum(s.verdict.correct for s in scorable) / n if n else None
+    # JSON has no NaN.
+    mean, low, high = mean_interval([s.verdict.reward for s in scorable]) if n else (None, None, None)
     components: dict[str, list[float]] = defaultdict(list)
     for sample in scorable:
         for name, value in sample.verdict.components.items():
@@ -57,7 +58,7 @@ def summarise(samples: Sequence[Sample]) -> dict[str, Any]:
         "n": n,
         "unscorable": len(samples) - n,
         "pass_at": {"1": share},
-        "pass_at_interval": {"1": list(wilson_interval(share, n))},
+        "pass_at_interval": {"1": list(wilson_interval(share or 0.0, n))},
         "mean_reward": mean,
         "mean_reward_interval": [low, high],
         "length_mean": sum(lengths) / len(lengths),

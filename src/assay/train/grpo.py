@@ -35,7 +35,7 @@ from assay.train.job import (
     preset_of,
     tokens_per_micro_batch,
 )
-from assay.train.run import Run, new_run_folder
+from assay.train.run import Run, new_run_folder, resumed_run_folder
 from assay.train.session import Session, resume_point
 from assay.train.update import UpdateResult, update
 from assay.types import Group, Request
@@ -47,13 +47,14 @@ KIND = "grpo"
 def train(config: Config, out: Path | None = None) -> Run:
     """Post-train as the recipe says, in a new run folder."""
     job = build(config)
-    return run(job, new_run_folder(config, out))
+    return run(job, new_run_folder(config, out, job.policy))
 
 
 def resume(path: Path, steps: int | None = None) -> Run:
     """Go on from the last whole checkpoint, exactly; ``steps`` may move the end."""
     config, checkpoint = resume_point(path, KIND, steps)
-    return run(build(config, checkpoint), path)
+    job = build(config, checkpoint)
+    return run(job, resumed_run_folder(path, config, job.policy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def build(config: Config, checkpoint: Path | None = None) -> Job:
     preset = preset_of(config)
     verify = build_composite(config)
     policy = build_policy(config)
-    prompts = load_prompts(config.data.train, config, policy, verify)
+    prompts = load_prompts(config.data.train, policy, verify, max_new_tokens=config.rollout.max_new_tokens)
     eval_prompts = load_eval_prompts(config, policy, verify)
     micro_batch_tokens = tokens_per_micro_batch(config, policy)
     # The reference is the model that the run started from, so it is taken before a checkpoint's weights are.

@@ -18,6 +18,7 @@ from assay.planner.memory import Shape, micro_batch_tokens, state_bytes
 from assay.rollout.engine import Engine
 from assay.rollout.paged import PagedEngine
 from assay.rollout.reference import ReferenceEngine
+from assay.train.checkpoint import checkpoints
 from assay.types import Row
 from assay.verifiers.composition import Composite, Part
 from assay.verifiers.registry import build_verifier
@@ -34,19 +35,21 @@ class Prompts:
     ids: list[tuple[int, ...]]
 
 
-def load_prompts(source: str, config: Config, policy: Policy, verifier: Composite, limit: int | None = None) -> Prompts:
-    """Read, check and encode a source. Raises DataError for a row that could not be trained on."""
+def load_prompts(
+    source: str, policy: Policy, verifier: Composite, *, max_new_tokens: int, limit: int | None = None
+) -> Prompts:
+    """Read, check and encode a source. Raises DataError for a row that the model could not answer."""
     rows = load_rows(source)[:limit]
     ids = []
-    room = policy.context_length - config.rollout.max_new_tokens
+    room = policy.context_length - max_new_tokens
     for row in rows:
         verifier.check(row)
         prompt = policy.encode_prompt(row.prompt)
         if len(prompt) > room:
             raise DataError(
-                f"{source}, row {row.row_id}: the prompt has {len(prompt)} tokens and rollout.max_new_tokens is "
-                f"{config.rollout.max_new_tokens}, but the model's context has {policy.context_length}; shorten the "
-                f"prompt or lower rollout.max_new_tokens"
+                f"{source}, row {row.row_id}: the prompt has {len(prompt)} tokens and max_new_tokens is "
+                f"{max_new_tokens}, but the model's context has {policy.context_length}; shorten the prompt or lower "
+                f"max_new_tokens"
             )
         ids.append(prompt)
     return Prompts(rows, ids)
@@ -55,7 +58,9 @@ def load_prompts(source: str, config: Config, policy: Policy, verifier: Composit
 def load_eval_prompts(config: Config, policy: Policy, verifier: Composite) -> Prompts | None:
     """The held-out rows, or None where the recipe names none."""
     d = config.data
-    return load_prompts(d.eval, config, policy, verifier, d.eval_rows) if d.eval is not None else None
+    if d.eval is None:
+        return None
+    return load_prompts(d.eval, policy, verifier, max_new_tokens=config.rollout.max_new_tokens, limit=d.eval_rows)
 
 
 def preset_of(config: Config) -> Preset:
@@ -134,16 +139,21 @@ def shape_of(policy: Policy) -> Shape:
 
 
 def check_disk(folder: Path, policy: Policy, keep_last: int) -> None:
-    """Raise ConfigError unless the checkpoints that will stand at once, and the final model, fit the disk."""
+    """Raise ConfigError unless the checkpoints that will stand at once, and the final model, fit the disk.
+
+    ``folder`` need not exist yet; checkpoints that stand in it already need no more room.
+    """
     shape = shape_of(policy)
     saved = shape.trainable if policy.is_lora else shape.parameters
     one = 4 * saved + 8 * shape.trainable
     # A new checkpoint is whole before an old one goes.
-    need = (keep_last + 1) * one + 4 * shape.parameters + FREE_FOR_RECORDS
-    free = shutil.disk_usage(folder).free
+    more = max(1, keep_last + 1 - len(checkpoints(folder / "checkpoints")))
+    need = more * one + 4 * shape.parameters + FREE_FOR_RECORDS
+    where = folder.absolute()
+    free = shutil.disk_usage(next(p for p in (where, *where.parents) if p.exists())).free
     if free < need:
         raise ConfigError(
             f"too little disk for the run's checkpoints: {folder} has {free / 1e9:.2f} GB free and the run needs "
-            f"{need / 1e9:.2f} ({keep_last + 1} checkpoints of {one / 1e9:.2f} GB, and the final model); free some, "
+            f"{need / 1e9:.2f} ({more} checkpoints of {one / 1e9:.2f} GB, and the final model); free some, "
             f"choose another --out, or lower train.keep_last (now {keep_last})"
         )

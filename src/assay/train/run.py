@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +17,13 @@ import torch
 
 from assay.config import Config, load_config
 from assay.errors import CheckpointError, ConfigError
-from assay.telemetry.store import RunFolder, write_atomic
-from assay.train.checkpoint import UNFINISHED, checkpoints, publish_folder
+from assay.models.policy import Policy
+from assay.telemetry.store import RunFolder, read_json, write_atomic
+from assay.train.checkpoint import UNFINISHED, checkpoints, publish_folder, remove_unfinished
+from assay.train.job import check_disk
+
+PROVENANCE = "assay.json"
+"""In ``model/``: the step that it is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +63,40 @@ def load_run(path: str | Path) -> Run:
     return Run(Path(path))
 
 
-def new_run_folder(config: Config, out: Path | None) -> Path:
+def new_run_folder(config: Config, out: Path | None, policy: Policy) -> Path:
     """Make the folder of a new run: --out, or the recipe's name under $ASSAY_RUNS, numbered if taken.
 
-    Raises ConfigError for an --out that holds something: nothing is ever overwritten.
+    Raises ConfigError, before anything is made, for too little disk, and for an --out that holds something:
+    nothing is ever overwritten.
     """
+    runs = Path(os.environ.get("ASSAY_RUNS", "runs"))
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out {out} is not empty; choose a new folder, or go on with `--resume {out}`")
+    check_disk(out or runs, policy, config.train.keep_last)
+    try:
+        return _make_folder(out, runs, config.name)
+    except OSError as error:
+        raise ConfigError(f"the run folder cannot be made: {error}; choose another one with --out") from error
+
+
+def resumed_run_folder(path: Path, config: Config, policy: Policy) -> Path:
+    """The folder of a run that goes on, rid of what a kill left half-written.
+
+    Raises ConfigError for too little disk.
+    """
+    remove_unfinished(path)
+    remove_unfinished(path / "checkpoints")
+    check_disk(path, policy, config.train.keep_last)
+    return path
+
+
+def _make_folder(out: Path | None, runs: Path, name: str) -> Path:
     if out is not None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise ConfigError(f"--out {out} is not empty; choose a new folder, or go on with `--resume {out}`")
         out.mkdir(parents=True, exist_ok=True)
         return out
-    runs = Path(os.environ.get("ASSAY_RUNS", "runs"))
     number = 1
     while True:
-        path = runs / (config.name if number == 1 else f"{config.name}-{number}")
+        path = runs / (name if number == 1 else f"{name}-{number}")
         try:
             path.mkdir(parents=True)
         except FileExistsError:
@@ -104,12 +130,23 @@ def write_start(run: RunFolder, config: Config, device: torch.device) -> None:
     write_atomic(run.environment, json.dumps(environment, indent=1).encode())
 
 
+def finished_step(run: RunFolder) -> int | None:
+    """The step that the run's model is of, or None before there is one: a run that goes further keeps the old one."""
+    step: int | None = read_json(run.model / PROVENANCE).get("step")
+    return step
+
+
 def write_evaluation(run: RunFolder, evaluation: dict[str, Any]) -> None:
     write_atomic(run.evaluation, json.dumps(evaluation, indent=1).encode())
 
 
-def write_model(run: RunFolder, save: Callable[[Path], None]) -> None:
-    """Replace the run's model with the current one; a reader never sees half of it."""
+def write_model(run: RunFolder, save: Callable[[Path], None], step: int) -> None:
+    """Replace the run's model with that of ``step``; a reader never sees half of it."""
     scratch = run.model.with_name(f"{UNFINISHED}model")
-    save(scratch)
-    publish_folder(scratch, run.model)
+    try:
+        save(scratch)
+        (scratch / PROVENANCE).write_text(json.dumps({"step": step}), encoding="utf-8")
+        publish_folder(scratch, run.model)
+    finally:
+        # On a full disk the half-written folder must not keep its space.
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -26,9 +26,9 @@ from assay.train.collect import Verify
 from assay.train.evaluate import evaluate
 from assay.train.faults import machine_error
 from assay.train.interrupt import StopRequest
-from assay.train.job import Prompts, check_disk
+from assay.train.job import Prompts
 from assay.train.report import write_report
-from assay.train.run import Run, last_checkpoint, load_run, write_evaluation, write_model, write_start
+from assay.train.run import Run, finished_step, last_checkpoint, load_run, write_evaluation, write_model, write_start
 from assay.types import Group, Sample
 
 
@@ -63,10 +63,6 @@ class Session:
         self._stop = StopRequest(lambda: self.progress.note("stopping at the next safe point (again: at once) …"))
 
     def __enter__(self) -> Session:
-        path = self.folder.path
-        check_disk(path, self._policy, self._config.train.keep_last)
-        checkpoints.remove_unfinished(path)
-        checkpoints.remove_unfinished(self._checkpoints)
         self.folder.truncate_after(self.step)
         write_start(self.folder, self._config, self._policy.device)
         self._metrics = MetricsFile(self.folder.metrics)
@@ -81,13 +77,11 @@ class Session:
     ) -> None:
         self._stop.__exit__(kind, error, trace)
         self.progress.__exit__(kind, error, trace)
-        path = self.folder.path
-        if isinstance(error, Interrupted):
-            self.checkpoint()
-            command = "train" if self._kind == "grpo" else self._kind
-            raise Interrupted(f"stopped after step {self.step}; go on with: assay {command} --resume {path}") from error
-        if isinstance(error, Exception) and (fault := machine_error(error, self._last_checkpoint())) is not None:
-            raise fault from error
+        ended = self._interrupted() if isinstance(error, Interrupted) else error
+        if isinstance(ended, Exception) and (fault := machine_error(ended, self._last_checkpoint())) is not None:
+            raise fault from ended
+        if ended is not None and ended is not error:
+            raise ended from error
 
     def steps(self, stop_at_correct: float | None = None) -> Iterator[int]:
         """Step numbers to do. Each becomes the run's last whole step when its body has ended.
@@ -97,15 +91,12 @@ class Session:
         train = self._config.train
         if self.step == 0:
             self.evaluate("before")
-        done = self.step >= train.steps
+        # Asked on a resume too: the run may have been stopped during the evaluation that was due after its last step.
+        done = self._done(stop_at_correct)
         while not done:
             yield self.step + 1
             self.step += 1
-            done = self.step == train.steps
-            if train.eval_every is not None and self.step % train.eval_every == 0 and not done:
-                result = self.evaluate("during")
-                share = result["sampled"]["pass_at"]["1"] if result is not None else 0.0
-                done = stop_at_correct is not None and share >= stop_at_correct
+            done = self._done(stop_at_correct)
             if done or self.step % train.checkpoint_every == 0:
                 self.checkpoint()
 
@@ -123,11 +114,13 @@ class Session:
         self.progress.step(record, sample)
 
     def evaluate(self, label: str) -> dict[str, Any] | None:
-        """Held-out evaluation, kept in evaluation.json under ``label`` (before, during, after)."""
+        """Held-out evaluation, kept in evaluation.json under ``label`` (before, during, after); of a step only once."""
         known = self.folder.read_evaluation()
+        past = known.get("during", []) if label == "during" else [known[label]] if label in known else []
+        measured: dict[str, Any] | None = next((entry for entry in past if entry["step"] == self.step), None)
         prompts = self._eval_prompts
-        if prompts is None or (label == "before" and "before" in known):
-            return None
+        if prompts is None or measured is not None:
+            return measured
         result = evaluate(
             self._engine,
             prompts.rows,
@@ -142,7 +135,8 @@ class Session:
         entry = {"step": self.step, "data": self._config.data.eval, **result}
         kept = [*known.get("during", []), entry] if label == "during" else entry
         write_evaluation(self.folder, {**known, label: kept})
-        self.progress.evaluation(f"held-out, step {self.step}" if label == "during" else f"held-out, {label}", result)
+        shown = f"held-out, step {self.step}" if label == "during" else f"held-out, {label}"
+        self.progress.evaluation(shown, result, known.get("before"))
         return result
 
     def checkpoint(self) -> None:
@@ -155,11 +149,31 @@ class Session:
     def finish(self) -> Run:
         """The closing evaluation, ``model/`` and ``report.html``."""
         self.evaluate("after")
-        write_model(self.folder, self._policy.save_merged)
+        write_model(self.folder, self._policy.save_merged, self.step)
         self._tensorboard.close()
         report = write_report(self.folder.path)
         self.progress.note(f"model: {self.folder.model}\nreport: {report}")
         return Run(self.folder.path)
+
+    def _done(self, stop_at_correct: float | None) -> bool:
+        """Whether every step is done, or the evaluation that is due now says that enough is learnt."""
+        train = self._config.train
+        if self.step >= train.steps:
+            return True
+        if self.step == 0 or train.eval_every is None or self.step % train.eval_every:
+            return False
+        result = self.evaluate("during")
+        share = result["sampled"]["pass_at"]["1"] if result is not None else None
+        return stop_at_correct is not None and share is not None and bool(share >= stop_at_correct)
+
+    def _interrupted(self) -> Exception:
+        """Save the last whole step; the error that says how to go on, or why it could not be saved."""
+        try:
+            self.checkpoint()
+        except Exception as failure:
+            return failure
+        command = "train" if self._kind == "grpo" else self._kind
+        return Interrupted(f"stopped after step {self.step}; go on with: assay {command} --resume {self.folder.path}")
 
     def _last_checkpoint(self) -> str:
         found = checkpoints.checkpoints(self._checkpoints)
@@ -181,6 +195,6 @@ def resume_point(path: Path, kind: str, steps: int | None) -> tuple[Config, Path
     if progress.kind != kind:
         command = "train" if progress.kind == "grpo" else progress.kind
         raise ConfigError(f"{path} is a run of `assay {command}`; resume it with that command")
-    if progress.step >= config.train.steps and RunFolder(path).model.exists():
+    if progress.step >= config.train.steps and finished_step(RunFolder(path)) == progress.step:
         raise ConfigError(f"{path} has finished its {progress.step} steps; to train further, add --steps N")
     return config, found

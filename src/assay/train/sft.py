@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,7 +30,7 @@ from assay.train.job import (
     load_prompts,
     optimizer_settings,
 )
-from assay.train.run import Run, new_run_folder
+from assay.train.run import Run, new_run_folder, resumed_run_folder
 from assay.train.session import Session, resume_point
 from assay.types import Row
 
@@ -41,20 +42,21 @@ Pair = tuple[tuple[int, ...], tuple[int, ...]]
 
 def train(config: Config, out: Path | None = None) -> Run:
     """Train as the recipe says, in a new run folder."""
-    return run(config, None, lambda: new_run_folder(config, out))
+    return run(config, None, partial(new_run_folder, config, out))
 
 
 def resume(path: Path, steps: int | None = None) -> Run:
     """Go on from the last whole checkpoint, exactly; ``steps`` may move the end."""
     config, checkpoint = resume_point(path, KIND, steps)
-    return run(config, checkpoint, lambda: path)
+    return run(config, checkpoint, partial(resumed_run_folder, path, config))
 
 
-def run(config: Config, checkpoint: Path | None, folder: Callable[[], Path]) -> Run:
+def run(config: Config, checkpoint: Path | None, folder: Callable[[Policy], Path]) -> Run:
     """Every step that is left, or until the evaluation says that enough is learnt (sft.stop_at_correct)."""
     verify = build_composite(config)
     policy = build_policy(config)
-    prompts = load_prompts(config.data.train, config, policy, verify)
+    prompts = load_prompts(config.data.train, policy, verify, max_new_tokens=config.rollout.max_new_tokens)
+    eval_prompts = load_eval_prompts(config, policy, verify)
     pairs = [(p, policy.encode_response(response_text(row))) for row, p in zip(prompts.rows, prompts.ids, strict=True)]
     if checkpoint is not None:
         policy.load_weights(checkpoint / "model")
@@ -67,11 +69,11 @@ def run(config: Config, checkpoint: Path | None, folder: Callable[[], Path]) -> 
     session = Session(
         KIND,
         config,
-        folder(),
+        folder(policy),
         policy=policy,
         engine=build_engine(config, policy),
         verify=verify,
-        eval_prompts=load_eval_prompts(config, policy, verify),
+        eval_prompts=eval_prompts,
         state=stepper.state,
         step=step,
     )

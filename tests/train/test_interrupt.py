@@ -1,0 +1,59 @@
+"""The first Ctrl-C asks, the second one acts; afterwards the handlers are those that were there before."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from assay.errors import Interrupted
+from assay.train.interrupt import StopRequest
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_sets_the_flag_and_nothing_stops_by_itself(number: signal.Signals) -> None:
+    calls: list[str] = []
+    with StopRequest(lambda: calls.append("asked")) as stop:
+        stop.check()
+        signal.raise_signal(number)
+        assert stop.requested
+        assert calls == ["asked"]
+        with pytest.raises(Interrupted) as caught:
+            stop.check()
+        assert caught.value.exit_code == 130
+
+
+def test_a_second_interrupt_is_the_default_one() -> None:
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert stop.requested
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_the_handlers_of_before_come_back(interrupted: bool) -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with StopRequest():
+        assert [signal.getsignal(number) for number in SIGNALS] != before
+        if interrupted:
+            signal.raise_signal(signal.SIGTERM)
+            assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_outside_the_main_thread_there_is_nothing_to_catch() -> None:
+    seen: list[bool] = []
+
+    def enter() -> None:
+        with StopRequest() as stop:
+            stop.check()
+            seen.append(stop.requested)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [False]
