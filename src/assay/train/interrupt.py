@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
 from assay.errors import Interrupted
 
+STDERR = 2
+MESSAGE = b"\nstopping at the next safe point (again: at once) ...\n"
+
 
 class StopRequest:
     """While entered, SIGINT and SIGTERM set a flag, and ``check`` raises Interrupted once it is set."""
 
-    def __init__(self, on_request: Callable[[], None] | None = None) -> None:
+    def __init__(self) -> None:
         self.requested = False
-        self._on_request = on_request
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
@@ -38,5 +40,5 @@ class StopRequest:
         self.requested = True
         for previous, handler in self._previous.items():
             signal.signal(previous, handler)
-        if self._on_request is not None:
-            self._on_request()
+        # Not through a stream: the signal may have come in the middle of a write to it.
+        os.write(STDERR, MESSAGE)

@@ -60,11 +60,14 @@ class Session:
         self.step = step
         """The last whole step."""
         self.progress = Progress(config.train.steps)
-        self._stop = StopRequest(lambda: self.progress.note("stopping at the next safe point (again: at once) …"))
+        self._stop = StopRequest()
 
     def __enter__(self) -> Session:
-        self.folder.truncate_after(self.step)
-        write_start(self.folder, self._config, self._policy.device)
+        try:
+            self.folder.truncate_after(self.step)
+            write_start(self.folder, self._config, self._policy.device)
+        except OSError as error:
+            raise machine_error(error, self._last_checkpoint()) or error from error
         self._metrics = MetricsFile(self.folder.metrics)
         self._rollouts = RolloutFiles(self.folder.rollouts)
         self._tensorboard = TensorBoard(self.folder.tensorboard)
@@ -195,6 +198,8 @@ def resume_point(path: Path, kind: str, steps: int | None) -> tuple[Config, Path
     if progress.kind != kind:
         command = "train" if progress.kind == "grpo" else progress.kind
         raise ConfigError(f"{path} is a run of `assay {command}`; resume it with that command")
+    if steps is not None and steps < progress.step:
+        raise ConfigError(f"{path} has done {progress.step} steps already; --steps counts all steps, so give more")
     if progress.step >= config.train.steps and finished_step(RunFolder(path)) == progress.step:
         raise ConfigError(f"{path} has finished its {progress.step} steps; to train further, add --steps N")
     return config, found

@@ -18,11 +18,13 @@ from torch import Tensor
 from assay.config import Config
 from assay.core.logprob import token_logprobs
 from assay.curriculum import draw_uniform
+from assay.errors import DataError
 from assay.models.local_learner import Stepper
 from assay.models.packing import pack
 from assay.models.policy import Policy
 from assay.train.checkpoint import read_checkpoint
 from assay.train.job import (
+    Prompts,
     build_composite,
     build_engine,
     build_policy,
@@ -57,7 +59,7 @@ def run(config: Config, checkpoint: Path | None, folder: Callable[[Policy], Path
     policy = build_policy(config)
     prompts = load_prompts(config.data.train, policy, verify, max_new_tokens=config.rollout.max_new_tokens)
     eval_prompts = load_eval_prompts(config, policy, verify)
-    pairs = [(p, policy.encode_response(response_text(row))) for row, p in zip(prompts.rows, prompts.ids, strict=True)]
+    pairs = encode_pairs(prompts, policy)
     if checkpoint is not None:
         policy.load_weights(checkpoint / "model")
     stepper = Stepper(policy.trainable(), optimizer_settings(config))
@@ -117,6 +119,20 @@ def negative_log_likelihood(policy: Policy, batch: Sequence[Pair]) -> Tensor:
             hidden_NH.index_select(0, predictors), head.weight_VH, targets, softcap=head.softcap, bias_V=head.bias_V
         )
     return -logprobs_N.mean()
+
+
+def encode_pairs(prompts: Prompts, policy: Policy) -> list[Pair]:
+    """Each prompt with its response. Raises DataError for a pair that does not fit the context."""
+    pairs = []
+    for row, prompt in zip(prompts.rows, prompts.ids, strict=True):
+        response = policy.encode_response(response_text(row))
+        if len(prompt) + len(response) > policy.context_length:
+            raise DataError(
+                f"row {row.row_id}: prompt and response have {len(prompt)} + {len(response)} tokens, and the model's "
+                f"context has {policy.context_length}; shorten one of them"
+            )
+        pairs.append((prompt, response))
+    return pairs
 
 
 def response_text(row: Row) -> str:
