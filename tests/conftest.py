@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,15 @@ CPU = torch.device("cpu")
 CONFIGS: dict[str, type[Any]] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Converted models go to a folder of this test run, unless ASSAY_CACHE names one; xdist's workers inherit it."""
+    if "ASSAY_CACHE" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="assay-test-cache-")
+        os.environ["ASSAY_CACHE"] = folder.name
+        config.add_cleanup(folder.cleanup)
+        config.add_cleanup(lambda: os.environ.pop("ASSAY_CACHE"))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
     """These tensors are small: more threads only contend with the other test processes."""
@@ -26,15 +36,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Converted models go to a folder of this test process, unless ASSAY_CACHE names one."""
-    with pytest.MonkeyPatch.context() as patch:
-        if "ASSAY_CACHE" not in os.environ:
-            patch.setenv("ASSAY_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="session")
