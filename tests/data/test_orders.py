@@ -131,11 +131,11 @@ def test_a_text_that_is_drawn_twice_is_used_once(monkeypatch: pytest.MonkeyPatch
 
 def test_the_rows_are_the_same_on_every_machine() -> None:
     row = orders(split="heldout", rows=1)[0]
-    assert text_of(row) == "Purchase by Clara Zhang: 17 pieces of bucket, 250 EUR for one, destination Zurich."
+    assert text_of(row) == "Purchase by Daniel Keller: 15 pieces of sensor, 187 EUR for one, destination Austin."
     assert row.answer == {
-        "customer": "Clara Zhang",
-        "city": "Zurich",
-        "item": "bucket",
-        "quantity": 17,
-        "unit_price": 250,
+        "customer": "Daniel Keller",
+        "city": "Austin",
+        "item": "sensor",
+        "quantity": 15,
+        "unit_price": 187,
     }

@@ -165,8 +165,12 @@ def test_a_config_that_is_no_json_is_refused(tmp_path: Path) -> None:
         (Qwen2Config(**SMALL, use_sliding_window=True, max_window_layers=1), "'qwen2' uses sliding_attention"),
         (Gemma2Config(**SMALL, query_pre_attn_scalar=8), "'gemma2' uses attention soft-capping, sliding_attention"),
         (GraniteConfig(**SMALL, logits_scaling=8.0), "'granite' scales its logits"),
+        (
+            LlamaConfig(**SMALL, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
+            "'llama' uses positions that depend on the longest sequence",
+        ),
     ],
-    ids=["sliding window", "sliding window in some layers", "soft-capping", "scaled logits"],
+    ids=["sliding window", "sliding window in some layers", "soft-capping", "scaled logits", "dynamic positions"],
 )
 def test_what_is_not_computed_faithfully_is_refused_by_name(tmp_path: Path, config: Any, named: str) -> None:
     with pytest.raises(ModelError, match=named):

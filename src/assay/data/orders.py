@@ -39,26 +39,25 @@ class Side:
 
 TRAIN = Side(
     first_names=(
-        *("Maria", "John", "Aiko", "Peter", "Fatima", "Olga", "Liam", "Wei", "Anna", "Carlos", "Emma", "David"),
-        *("Sofia", "Thomas", "Nadia", "Marco", "Grace", "Ivan", "Laura", "Henry", "Paul", "Julia", "Oscar", "Leila"),
-        *("Zoltan", "Beatriz", "Mateusz", "Yuki", "Giulia", "Anders", "Chiara", "Dmitri", "Farid", "Hanna", "Jonas"),
+        *("Maria", "John", "Peter", "Anna", "David", "Henry", "Paul", "Michael", "James", "William", "Richard"),
+        *("Joseph", "Mark", "Edward", "Stephen", "Frank", "Mary", "Sarah", "Emily", "Carlos", "Justin"),
+        *("Margaret", "Arthur", "Philip", "Christopher", "Joshua", "Christine", "Leon", "Charlotte"),
     ),
     last_names=(
-        *("Lopez", "Smith", "Tanaka", "Novak", "Khan", "Petrov", "Byrne", "Chen", "Rossi", "Weber", "Silva", "Jensen"),
-        *("Moreau", "Dubois", "Kim", "Berg", "Patel", "Morgan", "Santos", "Walker", "Fischer", "Haddad", "Okafor"),
-        *("Kowalski", "Yamamoto", "Gutierrez", "Schneider", "Andersson", "Papadakis", "Bianchi", "Mwangi", "Lindqvist"),
+        *("Lopez", "Smith", "Khan", "Chen", "Weber", "Silva", "Jensen", "Kim", "Berg", "Patel", "Morgan"),
+        *("Santos", "Walker", "Fischer", "Schneider", "Johnson", "Williams", "Davis", "Anderson", "Moore"),
+        *("Thompson", "White", "Lewis", "Nelson", "Carter", "Turner", "Edwards"),
+        *("Peterson", "Richardson"),
     ),
     cities=(
-        *("Paris", "Berlin", "Oslo", "Madrid", "Lisbon", "Prague", "Dublin", "Vienna", "Rome", "Athens", "Warsaw"),
-        *("Geneva", "Milan", "Hamburg", "Boston", "Chicago", "Toronto", "Tokyo"),
-        *("Ljubljana", "Bratislava", "Valencia", "Stuttgart", "Bordeaux", "Antwerp", "Gothenburg", "Bologna", "Zagreb"),
-        *("Riga", "Tallinn", "Porto", "Seville", "Lyon", "Dresden", "Leipzig", "Utrecht", "Bergen", "Granada"),
+        *("Paris", "Rome", "Geneva", "Boston", "Chicago", "Philadelphia", "Portland", "Columbus"),
+        *("Washington", "Lincoln", "Princeton", "Windsor", "Southampton", "Darwin", "Oxford", "Cornwall"),
     ),
     items=(
-        *("lamp", "desk", "chair", "kettle", "bicycle", "printer", "jacket", "camera", "pillow", "blanket", "mirror"),
-        *("ladder", "hammer", "bottle", "basket", "guitar", "candle", "curtain", "wallet", "helmet", "keyboard"),
-        *("umbrella", "toaster", "teapot", "cushion", "suitcase", "wardrobe", "lantern", "violin", "trumpet", "sandal"),
-        *("saucer", "shovel", "thermometer", "typewriter", "screwdriver", "bookcase", "sofa", "ribbon"),
+        *("printer", "camera", "chair", "wallet", "blanket", "jacket", "candle", "pillow", "violin", "poster"),
+        *("computer", "engine", "filter", "flower", "horse", "motor", "screen", "shirt", "stone", "uniform"),
+        *("wheel", "window", "calculator", "container", "folder", "handle", "machine", "needle", "robot"),
+        *("scanner", "statue"),
     ),
     phrasings=(
         "{customer} from {city} ordered {quantity} {item}s at {price} euros each.",
@@ -88,20 +87,23 @@ TRAIN = Side(
 
 HELDOUT = Side(
     first_names=(
-        *("Robert", "Elena", "Samuel", "Clara", "Hassan", "Ingrid", "Victor", "Daniel", "Rosa", "Simon", "Helen"),
-        *("Andre", "Priya", "Lucas", "Nora", "Felix", "Alice", "Omar", "Diana", "George", "Irene", "Hugo"),
+        *("Robert", "Samuel", "Victor", "Daniel", "Simon", "Alice", "George", "Charles", "Andrew", "Jacob"),
+        *("Scott", "Alexander", "Adam", "Elizabeth", "Jeffrey", "Gregory", "Michelle", "Martin", "Louis"),
+        *("Matthew", "Marie", "Jane"),
     ),
     last_names=(
-        *("Garcia", "Brown", "Suzuki", "Horvat", "Ahmed", "Murphy", "Zhang", "Costa", "Keller", "Larsen", "Laurent"),
-        *("Farah", "Nowak", "Singh", "Bennett", "Torres", "Clarke", "Romano", "Meyer", "Ibrahim", "Foster", "Sato"),
+        *("Garcia", "Brown", "Ahmed", "Murphy", "Zhang", "Costa", "Keller", "Singh", "Bennett", "Torres"),
+        *("Clarke", "Meyer", "Ibrahim", "Foster", "Miller", "Wilson", "Taylor", "Harris", "Robinson", "Wright"),
+        *("Adams", "Baker", "Campbell", "Mitchell", "Evans", "Parker", "Collins", "Stewart", "Roberts"),
     ),
     cities=(
-        *("London", "Munich", "Helsinki", "Barcelona", "Budapest", "Edinburgh", "Zurich", "Naples", "Krakow"),
-        *("Brussels", "Amsterdam", "Stockholm", "Seattle", "Denver", "Montreal", "Sydney", "Osaka", "Cairo"),
+        *("London", "Stockholm", "Montreal", "Austin", "Singapore", "Cambridge", "Richmond", "Madison"),
+        *("Charleston", "Springfield", "Cardiff", "Victoria", "Kingston", "Louisville", "Jackson"),
     ),
     items=(
-        *("table", "clock", "backpack", "monitor", "sweater", "radio", "vase", "drum", "tent", "carpet", "phone"),
-        *("towel", "notebook", "bucket", "plate", "pencil", "kayak", "spoon"),
+        *("table", "clock", "monitor", "radio", "phone", "bucket", "plate", "backpack", "notebook", "tablet"),
+        *("ticket", "calendar", "document", "portrait", "projector", "microscope", "button", "drawer"),
+        *("panel", "sensor"),
     ),
     phrasings=(
         "{customer}, who is based in {city}, wants {quantity} {item}s at {price} euros apiece.",
@@ -208,11 +210,11 @@ def _lines_text(phrasing: tuple[str, str], answer: Mapping[str, Any]) -> str:
 
 def _examples(level: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The two worked examples: text and answer."""
-    lamp = {"item": "lamp", "quantity": 12, "unit_price": 45}
-    kettle = {"item": "kettle", "quantity": 7, "unit_price": 130}
+    printer = {"item": "printer", "quantity": 12, "unit_price": 45}
+    blanket = {"item": "blanket", "quantity": 7, "unit_price": 130}
     maria = {"customer": "Maria Lopez", "city": "Paris"}
-    peter = {"customer": "Peter Novak", "city": "Oslo"}
-    for buyer, lines, i in ((maria, [lamp, kettle], 0), (peter, [kettle, lamp], 1)):
+    peter = {"customer": "Peter Weber", "city": "Geneva"}
+    for buyer, lines, i in ((maria, [printer, blanket], 0), (peter, [blanket, printer], 1)):
         if level == "flat":
             answer: dict[str, Any] = {**buyer, **lines[0]}
             yield _flat_text(TRAIN.phrasings[i], answer), answer

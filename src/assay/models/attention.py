@@ -15,6 +15,9 @@ from transformers import AttentionInterface
 
 ATTENTION = "assay"
 
+UNSUPPORTED = ("sliding_window", "softcap", "s_aux")
+"""What some architectures ask of their attention, and ours would silently leave out."""
+
 
 class Layout(Protocol):
     """Decides, for the packed tokens of one forward pass, which keys each query sees."""
@@ -48,11 +51,13 @@ def _attention(
     *,
     scaling: float | None = None,
     layout: Layout | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls in each layer; without a layout, every row is plain causal and unpadded."""
     if attention_mask is not None:
         raise ValueError("the assay attention takes no mask: rows are packed or unpadded")
+    if changed := [name for name in UNSUPPORTED if others.get(name) is not None]:
+        raise ValueError(f"this architecture asks its attention for {', '.join(changed)}, which is not supported yet")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if layout is None:
         grouped = query.shape[1] != key.shape[1]

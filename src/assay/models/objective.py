@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from assay.core.kl import KLS, k3, k3_is_linear
-from assay.core.loss import LOSSES, Denominators, aggregate, is_clipped, sequence_weights
+from assay.core.loss import LOSSES, MAX_LOG_RATIO, Denominators, aggregate, is_clipped, sequence_weights
 from assay.core.masked import masked_sum
 from assay.core.presets import Preset
 from assay.models.learner import TrainSample, UpdateStats
@@ -87,7 +87,7 @@ def objective_loss(batch: MicroBatch, objective: Objective, denominators: Denomi
             raise ValueError(f"beta is {objective.beta}, but the samples carry no reference log-probs")
         kl_BT = KLS[p.kl](batch.logprobs_BT, batch.ref_logprobs_BT)
         if p.kl_gradient == "importance":
-            kl_BT = torch.exp(batch.logprobs_BT - batch.old_logprobs_BT) * kl_BT
+            kl_BT = torch.exp((batch.logprobs_BT - batch.old_logprobs_BT).clamp(max=MAX_LOG_RATIO)) * kl_BT
         loss_BT = loss_BT + objective.beta * kl_BT
     weights_B = sequence_weights(p.aggregation, batch.lengths_B, batch.group_tokens_B, denominators)
     return aggregate(loss_BT, batch.mask_BT, weights_B)

@@ -234,6 +234,9 @@ def _refuse_unsupported(config: Any) -> None:
     kinds = layers - {"full_attention"}
     if not layers and getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
         kinds.add("sliding_attention")
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        kinds.add("positions that depend on the longest sequence of a batch")
     if getattr(config, "attn_logit_softcapping", None):
         kinds.add("attention soft-capping")
     if kinds:

