@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers.utils import logging
 
+from assay.cli.main import run
 from assay.models.policy import Policy, Precision, load_policy
 from assay.models.tiny import character_tokenizer
 
@@ -36,6 +40,35 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+Assay = Callable[..., Outcome]
+
+
+@pytest.fixture
+def assay(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Assay:
+    """``assay("train", "recipe.toml")``, run as the console script runs it."""
+    # A new process switches the bars off by itself, before transformers is loaded.
+    logging.disable_progress_bar()
+
+    def call(*args: str | Path) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["assay", *map(str, args)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run()
+        code = ended.value.code
+        return Outcome(code if isinstance(code, int) else int(code is not None), *capsys.readouterr())
+
+    return call
 
 
 @pytest.fixture(scope="session")

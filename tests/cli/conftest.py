@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
-from transformers.utils import logging
-
-from assay.cli.main import run
 
 REWARDS = """
 print("loaded")
@@ -21,35 +17,6 @@ def letters(prompts, completions, **columns):
     print("called")
     return [sum(c.isalpha() for c in text) / 6 for text in completions]
 """
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a command ended."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-
-Assay = Callable[..., Outcome]
-
-
-@pytest.fixture
-def assay(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Assay:
-    """``assay("train", "recipe.toml")``, run as the console script runs it."""
-    # A new process switches the bars off by itself, before transformers is loaded.
-    logging.disable_progress_bar()
-
-    def call(*args: str | Path) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["assay", *map(str, args)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            run()
-        code = ended.value.code
-        return Outcome(code if isinstance(code, int) else int(code is not None), *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture

@@ -15,9 +15,7 @@ from typing import Any
 
 import pytest
 import tomli_w
-from transformers.utils import logging
 
-from assay.cli.main import run
 from assay.models.tiny import make_tiny
 from assay.telemetry.store import RunFolder
 
@@ -107,26 +105,6 @@ class Outcome:
     code: int
     stdout: str
     stderr: str
-
-
-Assay = Callable[..., Outcome]
-
-
-@pytest.fixture
-def assay(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Assay:
-    """The command line in this process."""
-    # A new process switches the bars off by itself, before transformers is loaded.
-    logging.disable_progress_bar()
-
-    def call(*args: str | Path) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["assay", *map(str, args)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            run()
-        code = ended.value.code
-        return Outcome(code if isinstance(code, int) else int(code is not None), *capsys.readouterr())
-
-    return call
 
 
 def write_recipe(path: Path, recipe: dict[str, Any]) -> Path:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from assay.errors import CheckpointError
 
 UNFINISHED = ".writing-"
-"""Prefix of a file that has not got its final name yet."""
+"""Prefix of a file or folder that has not got its final name yet."""
 
 ROLLOUT_SCHEMA_VERSION = 1
 

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from assay.errors import CheckpointError
+from assay.telemetry.store import UNFINISHED
 
 SCHEMA_VERSION = 1
-UNFINISHED = ".writing-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,10 @@ def publish_folder(scratch: Path, target: Path) -> None:
 def remove_unfinished(folder: Path) -> None:
     """Clear what a killed run left half-written."""
     for path in folder.glob(f"{UNFINISHED}*"):
-        shutil.rmtree(path, ignore_errors=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:

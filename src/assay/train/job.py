@@ -76,12 +76,12 @@ def build_composite(config: Config) -> Composite:
     return Composite([Part(v.name, build_verifier(v.name, v.args), v.weight, v.answer) for v in config.verifiers])
 
 
-def build_policy(config: Config, name: str | None = None) -> Policy:
-    """The policy of the recipe (or the model ``name`` in its place), on the first GPU or the CPU."""
+def build_policy(config: Config) -> Policy:
+    """The policy of the recipe, on the first GPU or the CPU."""
     # Fresh LoRA adapters are the one thing drawn from torch's generator.
     torch.manual_seed(config.seed)
     return load_policy(
-        name or config.model.name,
+        config.model.name,
         precision=config.model.dtype,
         device=pick_device(),
         lora_rank=config.model.lora_rank,

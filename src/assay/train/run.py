@@ -18,8 +18,8 @@ import torch
 from assay.config import Config, load_config
 from assay.errors import CheckpointError, ConfigError
 from assay.models.policy import Policy
-from assay.telemetry.store import RunFolder, read_json, write_atomic
-from assay.train.checkpoint import UNFINISHED, checkpoints, publish_folder, remove_unfinished
+from assay.telemetry.store import UNFINISHED, RunFolder, read_json, write_atomic
+from assay.train.checkpoint import checkpoints, publish_folder, remove_unfinished
 from assay.train.job import check_disk
 
 PROVENANCE = "assay.json"
