@@ -54,6 +54,11 @@ def test_no_held_out_word_or_phrasing_is_in_any_training_prompt(level: str) -> N
     assert not [text_of(row) for row in rows if any(p.fullmatch(text_of(row)) for p in patterns)]
 
 
+def test_the_sides_share_no_part_of_a_name_either() -> None:
+    parts = [{part.lower() for word in words_of(side) for part in word.split()} for side in (TRAIN, HELDOUT)]
+    assert not parts[0] & parts[1]
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_training_word_or_phrasing_is_in_any_held_out_text(level: str) -> None:
     texts = [text_of(row) for row in orders(split="heldout", level=level)]
@@ -83,10 +88,10 @@ def test_the_answer_fits_its_schema_and_every_value_is_in_the_text(split: str, l
             assert line["item"] in text
             numbers = re.findall(r"\d+", text)
             assert str(line["quantity"]) in numbers
-            assert str(line["unit_price"]) in numbers
+            assert str(line["price"]) in numbers
         if level == "lines":
             assert 2 <= len(row.answer["lines"]) <= 3
-            assert row.answer["total"] == sum(line["quantity"] * line["unit_price"] for line in row.answer["lines"])
+            assert row.answer["total"] == sum(line["quantity"] * line["price"] for line in row.answer["lines"])
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -106,7 +111,7 @@ def test_all_prompts_share_the_same_examples_which_are_valid_and_from_the_traini
 
 def test_the_schema_refuses_what_is_missing_extra_or_of_another_type() -> None:
     answer = orders(split="train", rows=1)[0].answer
-    assert list(answer) == ["customer", "city", "item", "quantity", "unit_price"]
+    assert list(answer) == ["customer", "city", "item", "quantity", "price"]
     wrong = [{**answer, "x": 1}, {**answer, "quantity": "2"}, {**answer, "quantity": 0}, {**answer, "item": 1}]
     wrong += [{k: v for k, v in answer.items() if k != key} for key in answer]
     assert not [w for w in wrong if jsonschema.Draft202012Validator(schema("flat")).is_valid(w)]
@@ -131,11 +136,11 @@ def test_a_text_that_is_drawn_twice_is_used_once(monkeypatch: pytest.MonkeyPatch
 
 def test_the_rows_are_the_same_on_every_machine() -> None:
     row = orders(split="heldout", rows=1)[0]
-    assert text_of(row) == "Purchase by Daniel Keller: 15 pieces of sensor, 187 EUR for one, destination Austin."
+    assert text_of(row) == "Purchase by Daniel Keller: 15 pieces of receiver, 187 EUR for one, destination Ann Arbor."
     assert row.answer == {
         "customer": "Daniel Keller",
-        "city": "Austin",
-        "item": "sensor",
+        "city": "Ann Arbor",
+        "item": "receiver",
         "quantity": 15,
-        "unit_price": 187,
+        "price": 187,
     }

@@ -37,31 +37,54 @@ class Side:
     """For ``level=lines``: the text, and how one of its lines reads."""
 
 
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(" ".join(name.split()) for name in text.split(","))
+
+
 TRAIN = Side(
-    first_names=(
-        *("Maria", "John", "Peter", "Anna", "David", "Henry", "Paul", "Michael", "James", "William", "Richard"),
-        *("Joseph", "Mark", "Edward", "Stephen", "Frank", "Mary", "Sarah", "Emily", "Carlos", "Justin"),
-        *("Margaret", "Arthur", "Philip", "Christopher", "Joshua", "Christine", "Leon", "Charlotte", "Thomas"),
-        *("Anne", "Francis", "Max"),
+    first_names=_words(
+        """
+        Maria John Peter Anna David Henry Paul Michael James William Richard Joseph Mark Edward Stephen Frank
+        Mary Sarah Emily Arthur Leon Thomas Anne Max Bill Bob Carl Chris Christian Donald Fred Jean Jim Ken Lily
+        Luke Neil Nick Phil Ray Rose Tim Earl Jeff Josh June Lewis Maya Ross
+        """
     ),
-    last_names=(
-        *("Lopez", "Smith", "Khan", "Chen", "Weber", "Silva", "Jensen", "Kim", "Berg", "Patel", "Morgan"),
-        *("Santos", "Walker", "Fischer", "Schneider", "Johnson", "Williams", "Davis", "Anderson", "Moore"),
-        *("Thompson", "White", "Lewis", "Nelson", "Carter", "Turner", "Edwards", "Peterson", "Richardson"),
-        *("Jones", "Allen", "Rivera", "Phillips", "Morris", "Rogers", "Cooper", "Howard", "Watson", "Brooks"),
-        *("Kelly", "Sanders", "Henderson", "Coleman", "Jenkins", "Perry", "Powell", "Patterson", "Hughes"),
-        *("Butler", "Bryant", "Russell", "Griffin"),
+    last_names=_words(
+        """
+        Lopez Smith Khan Chen Weber Silva Jensen Kim Berg Patel Morgan Santos Walker Fischer Schneider Johnson
+        Williams Davis Anderson Moore Thompson Lewis Nelson Carter Turner Edwards Peterson Richardson Jones
+        Allen Rivera Phillips Morris Rogers Cooper Howard Watson Brooks Kelly Sanders Henderson Coleman Jenkins
+        Perry Powell Patterson Hughes Butler Bryant Russell Griffin Armstrong Barnes Barrett Bishop Boyd Bradley
+        Burke Burns Cameron Chapman Cole Crawford Cruz Dawson Dixon Duncan Ellis Fisher Fletcher Ford Freeman
+        Gibson Graves Greene Hamilton Hart Hayes Hoffman Holmes Hudson Hunt Hunter Kennedy Knight Lambert Lynch
+        Marshall Mason McCarthy Montgomery Murray Myers Newman Newton Palmer Payne Perkins Pierce Porter Reed
+        Reynolds Rodriguez Ross Schmidt Shaw Simpson Sullivan Wagner Wallace Warren Webb Wheeler
+        """
     ),
-    cities=(
-        *("Paris", "Rome", "Geneva", "Boston", "Chicago", "Philadelphia", "Portland", "Columbus"),
-        *("Washington", "Lincoln", "Princeton", "Windsor", "Southampton", "Darwin", "Oxford", "Cornwall"),
+    cities=_names(
+        """
+        Paris, Rome, Boston, Chicago, Washington, Lincoln, Darwin, Oxford, Harvard, Bern, New York, New Haven,
+        San Diego, San Antonio, Los Angeles, Fort Worth, Fort Wayne, Port Said, Port Arthur, El Paso,
+        Salt Lake City, Mexico City, Grand Rapids, Little Rock, Long Beach, Green Bay, North Bay, South Bend,
+        Red Deer, Round Rock, High Point, Park City, Park Ridge, Mount Vernon, Silver City, Golden Valley,
+        Big Bear, Three Rivers, Royal Oak, Lake Forest, Lake City, Bay City, Union City, Half Moon Bay,
+        Ocean City, Pacific Grove, Gold Coast, Rose Hill, Spring Hill, Sugar Land, Clear Lake, Good Hope
+        """
     ),
-    items=(
-        *("printer", "camera", "chair", "wallet", "blanket", "jacket", "candle", "pillow", "violin", "poster"),
-        *("computer", "engine", "filter", "flower", "horse", "motor", "screen", "shirt", "stone", "uniform"),
-        *("wheel", "window", "calculator", "container", "folder", "handle", "machine", "needle", "robot"),
-        *("scanner", "statue", "tile", "tool", "tube", "pipe", "photo", "picture", "plant", "letter", "frame"),
-        *("chain", "block", "coin", "cube", "tank", "shield", "sticker", "vehicle"),
+    items=_words(
+        """
+        printer camera chair wallet computer engine filter flower horse motor screen shirt stone uniform wheel
+        window container folder handle machine robot tile tool tube pipe photo picture plant letter frame chain
+        block coin cube tank shield vehicle arrow belt boat bolt cart chart cookie counter cover disk fan flag
+        gate gear hook hose jar light mask meter nail pin pot roller router seat sheet stamp wire menu apple
+        bird board clip console controller detector device egg film game graph guide map marker model module nut
+        package packet planet player plug pole processor rack record rod server shell signal socket star stick
+        strap target terminal thread token tower track train tree video wing
+        """
     ),
     phrasings=(
         "{customer} from {city} ordered {quantity} {item}s at {price} euros each.",
@@ -114,24 +137,30 @@ TRAIN = Side(
 )
 
 HELDOUT = Side(
-    first_names=(
-        *("Robert", "Samuel", "Victor", "Daniel", "Simon", "Alice", "George", "Charles", "Andrew", "Jacob"),
-        *("Scott", "Alexander", "Adam", "Elizabeth", "Jeffrey", "Gregory", "Michelle", "Martin", "Louis"),
-        *("Matthew", "Marie", "Jane"),
+    first_names=_words(
+        """
+        Robert Samuel Victor Daniel Simon Alice George Charles Andrew Jacob Scott Alexander Adam Elizabeth
+        Martin Louis Matthew Marie Jane Virginia
+        """
     ),
-    last_names=(
-        *("Garcia", "Brown", "Ahmed", "Murphy", "Zhang", "Costa", "Keller", "Singh", "Bennett", "Torres"),
-        *("Clarke", "Meyer", "Ibrahim", "Foster", "Miller", "Wilson", "Taylor", "Harris", "Robinson", "Wright"),
-        *("Adams", "Baker", "Campbell", "Mitchell", "Evans", "Parker", "Collins", "Stewart", "Roberts"),
+    last_names=_words(
+        """
+        Garcia Brown Ahmed Murphy Zhang Costa Keller Singh Bennett Torres Clarke Meyer Ibrahim Foster Miller
+        Wilson Taylor Harris Robinson Wright Adams Baker Campbell Mitchell Evans Parker Collins Stewart Roberts
+        """
     ),
-    cities=(
-        *("London", "Stockholm", "Montreal", "Austin", "Singapore", "Cambridge", "Richmond", "Madison"),
-        *("Charleston", "Springfield", "Cardiff", "Victoria", "Kingston", "Louisville", "Jackson"),
+    cities=_names(
+        """
+        London, Cambridge, Madison, Jackson, Tel Aviv, Great Falls, Ann Arbor, Hot Springs, Key West,
+        Prince Albert, Bel Air, Medicine Hat, Battle Creek, White Plains, College Station, Sun Prairie,
+        Saint Louis
+        """
     ),
-    items=(
-        *("table", "clock", "monitor", "radio", "phone", "bucket", "plate", "backpack", "notebook", "tablet"),
-        *("ticket", "calendar", "document", "portrait", "projector", "microscope", "button", "drawer"),
-        *("panel", "sensor"),
+    items=_words(
+        """
+        table clock monitor radio phone bucket plate calendar document button panel sensor bell boot coat door
+        generator journal oven receiver
+        """
     ),
     phrasings=(
         "{customer}, who is based in {city}, wants {quantity} {item}s at {price} euros apiece.",
@@ -152,9 +181,9 @@ HELDOUT = Side(
 SIDES = {"train": TRAIN, "heldout": HELDOUT}
 
 _SYSTEM = {
-    "flat": "Extract the order as JSON with the keys customer, city, item, quantity and unit_price.",
+    "flat": "Extract the order as JSON with the keys customer, city, item, quantity and price.",
     "lines": "Extract the order as JSON with the keys customer, city, lines (a list of objects with the keys item, "
-    "quantity and unit_price) and total (the sum of quantity times unit_price).",
+    "quantity and price) and total (the sum of quantity times price).",
 }
 
 
@@ -183,7 +212,7 @@ def orders(*, split: str, level: str = "flat", rows: int | None = None, seed: in
 def schema(level: str) -> dict[str, Any]:
     """The JSON Schema of a level's answers."""
     text, number = {"type": "string"}, {"type": "integer", "minimum": 1}
-    line = {"item": text, "quantity": number, "unit_price": number}
+    line = {"item": text, "quantity": number, "price": number}
     if level == "flat":
         return _closed({"customer": text, "city": text, **line})
     lines = {"type": "array", "items": _closed(line), "minItems": 1}
@@ -219,30 +248,30 @@ def _buyer(side: Side, rng: random.Random) -> dict[str, Any]:
 
 def _line(item: str, rng: random.Random) -> dict[str, Any]:
     # From 2 upwards: the plural in the text is always right.
-    return {"item": item, "quantity": rng.randint(2, 19), "unit_price": rng.randint(3, 250)}
+    return {"item": item, "quantity": rng.randint(2, 19), "price": rng.randint(3, 250)}
 
 
 def _with_total(answer: dict[str, Any]) -> dict[str, Any]:
-    return {**answer, "total": sum(line["quantity"] * line["unit_price"] for line in answer["lines"])}
+    return {**answer, "total": sum(line["quantity"] * line["price"] for line in answer["lines"])}
 
 
 def _flat_text(phrasing: str, answer: Mapping[str, Any]) -> str:
-    return phrasing.format(**answer, price=answer["unit_price"])
+    return phrasing.format(**answer)
 
 
 def _lines_text(phrasing: tuple[str, str], answer: Mapping[str, Any]) -> str:
     text, line_text = phrasing
-    lines = "; ".join(line_text.format(**line, price=line["unit_price"]) for line in answer["lines"])
+    lines = "; ".join(line_text.format(**line) for line in answer["lines"])
     return text.format(customer=answer["customer"], city=answer["city"], lines=lines)
 
 
 def _examples(level: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The two worked examples: text and answer."""
-    printer = {"item": "printer", "quantity": 12, "unit_price": 45}
-    blanket = {"item": "blanket", "quantity": 7, "unit_price": 130}
+    printer = {"item": "printer", "quantity": 12, "price": 45}
+    camera = {"item": "camera", "quantity": 7, "price": 130}
     maria = {"customer": "Maria Lopez", "city": "Paris"}
-    peter = {"customer": "Peter Weber", "city": "Geneva"}
-    for buyer, lines, i in ((maria, [printer, blanket], 0), (peter, [blanket, printer], 1)):
+    peter = {"customer": "Peter Weber", "city": "Green Bay"}
+    for buyer, lines, i in ((maria, [printer, camera], 0), (peter, [camera, printer], 1)):
         if level == "flat":
             answer: dict[str, Any] = {**buyer, **lines[0]}
             yield _flat_text(TRAIN.phrasings[i], answer), answer
@@ -255,5 +284,5 @@ def _start(level: str, examples: list[tuple[str, dict[str, Any]]]) -> tuple[Mess
     messages: list[Message] = [{"role": "system", "content": f"{_SYSTEM[level]} Reply with JSON only."}]
     for text, answer in examples:
         messages.append({"role": "user", "content": text})
-        messages.append({"role": "assistant", "content": json.dumps(answer)})
+        messages.append({"role": "assistant", "content": json.dumps(answer, separators=(",", ":"))})
     return tuple(messages)
