@@ -40,6 +40,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "train": BELOW_TRAIN,
     "view": frozenset({"telemetry"}),
     "cli": BELOW_TRAIN | {"train", "view", PACKAGE},
+    "__main__": frozenset({"cli"}),
     PACKAGE: BELOW_TRAIN | {"train", "view"},  # the package root may re-export
 }
 """What each part of the package may import besides itself."""

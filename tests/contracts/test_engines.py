@@ -320,6 +320,18 @@ def test_what_cannot_be_answered_is_refused_and_nothing_of_it_is_queued(policy: 
     assert engine.pending == 0
 
 
+def test_two_requests_of_one_sample_id_are_refused(policy: Policy, make: Make) -> None:
+    engine = make(policy)
+    with pytest.raises(EngineError, match="2 requests share sample ids"):
+        generate(engine, [Request(1, 0, (5,), 4, 1.0, 0), Request(1, 0, (6,), 4, 1.0, 0)])
+    assert engine.pending == 0
+
+
+def test_verify_refuses_a_temperature_without_logprobs(policy: Policy, make: Make) -> None:
+    with pytest.raises(EngineError, match="positive temperature, got 0"):
+        make(policy).verify((5,), (6,), 0)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_verify_gives_the_learners_logprobs(policy: Policy, make: Make, temperature: float) -> None:
     engine = make(policy)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, GenerationConfig
 
+from assay.data.orders import HELDOUT, TRAIN, Side
 from assay.errors import ModelError
 from assay.models import smollm2
 from assay.models.policy import Policy, load_policy
@@ -74,6 +75,18 @@ def test_configurations_load_and_name_the_end_token(folder: Path, policy: Policy
 def test_digits_are_split_one_by_one(policy: Policy) -> None:
     tokens = policy.tokenizer.convert_ids_to_tokens(policy.encode_prompt("in 2024: 31415"))
     assert [t for t in tokens if any(c.isdigit() for c in t)] == list("202431415")
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize("side", [TRAIN, HELDOUT], ids=["train", "heldout"])
+def test_the_words_of_orders_are_one_token_wherever_they_stand(policy: Policy, side: Side) -> None:
+    def split(text: str) -> bool:
+        return len(policy.tokenizer(text, add_special_tokens=False)["input_ids"]) > 1
+
+    plurals = [f" {item}s" for item in side.items]
+    at_a_start = [name.split()[0] for name in (*side.first_names, *side.cities, *side.items)]
+    after_a_space = [f" {word}" for name in (*at_a_start, *side.last_names, *side.cities) for word in name.split()]
+    assert [text for text in (*plurals, *at_a_start, *after_a_space) if split(text)] == []
 
 
 @pytest.mark.real_model

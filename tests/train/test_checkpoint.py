@@ -11,6 +11,7 @@ import torch
 
 from assay.errors import CheckpointError
 from assay.train.checkpoint import (
+    ASIDE,
     Progress,
     checkpoints,
     publish_folder,
@@ -101,6 +102,15 @@ def test_what_a_kill_left_is_no_checkpoint_and_is_cleared(tmp_path: Path) -> Non
     write(tmp_path, 2)
     assert [p.name for p in checkpoints(tmp_path)] == ["step-000001", "step-000002"]
     remove_unfinished(tmp_path / "none")
+
+
+def test_what_a_kill_left_moved_aside_takes_its_name_back(tmp_path: Path) -> None:
+    save(tmp_path / f"{ASIDE}model")
+    remove_unfinished(tmp_path)
+    assert names(tmp_path) == ["model"]
+    save(tmp_path / f"{ASIDE}model")
+    remove_unfinished(tmp_path)
+    assert names(tmp_path) == ["model"]
 
 
 def test_an_unknown_version_says_what_can_read_it(tmp_path: Path) -> None:

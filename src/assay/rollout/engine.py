@@ -51,7 +51,12 @@ class Engine(Protocol):
 def generate(
     engine: Engine, requests: Sequence[Request], on_progress: Callable[[int], None] | None = None
 ) -> list[Trajectory]:
-    """Submit, wait for all, and return trajectories in the order of the requests."""
+    """Submit, wait for all, and return trajectories in the order of the requests.
+
+    Raises EngineError if two requests have the same sample id: they would draw the same numbers.
+    """
+    if len({r.sample_id for r in requests}) < len(requests):
+        raise EngineError(f"{len(requests)} requests share sample ids; every request needs its own")
     engine.submit(requests)
     done: dict[int, Trajectory] = {}
     while len(done) < len(requests):
@@ -60,6 +65,12 @@ def generate(
         if on_progress is not None:
             on_progress(len(done))
     return [done[r.sample_id] for r in requests]
+
+
+def check_scoring_temperature(temperature: float) -> None:
+    """Raise EngineError for a temperature at which log-probs are not defined."""
+    if not temperature > 0:
+        raise EngineError(f"log-probs need a positive temperature, got {temperature}")
 
 
 def check_request(request: Request, context_length: int) -> None:

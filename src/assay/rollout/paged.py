@@ -18,7 +18,7 @@ from torch import Tensor
 from assay.errors import EngineError
 from assay.models.packing import pack
 from assay.models.policy import Policy
-from assay.rollout.engine import check_request
+from assay.rollout.engine import check_request, check_scoring_temperature
 from assay.rollout.generation import Generation
 from assay.rollout.kv_cache import KVCache, RecordingLayout
 from assay.rollout.sampling import sample
@@ -74,6 +74,7 @@ class PagedEngine:
 
     @torch.inference_mode()
     def verify(self, prompt_ids: Sequence[int], completion_ids: Sequence[int], temperature: float) -> Tensor:
+        check_scoring_temperature(temperature)
         request = Request(0, 0, tuple(prompt_ids), len(completion_ids), temperature, 0)
         wave = Wave(self._policy, [request])
         logprobs = []

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from assay.errors import EngineError
 from assay.models.policy import Policy
-from assay.rollout.engine import check_request
+from assay.rollout.engine import check_request, check_scoring_temperature
 from assay.rollout.generation import Generation
 from assay.rollout.sampling import sample
 from assay.types import Request, Trajectory
@@ -60,6 +60,7 @@ class ReferenceEngine:
 
     @torch.inference_mode()
     def verify(self, prompt_ids: Sequence[int], completion_ids: Sequence[int], temperature: float) -> Tensor:
+        check_scoring_temperature(temperature)
         logits_TV = self._logits([*prompt_ids, *completion_ids])[len(prompt_ids) - 1 : -1] / temperature
         targets_T = torch.tensor(completion_ids, device=logits_TV.device)
         return torch.log_softmax(logits_TV, dim=-1).gather(-1, targets_T[:, None])[:, 0]

@@ -18,6 +18,9 @@ from assay.telemetry.store import UNFINISHED
 
 SCHEMA_VERSION = 1
 
+ASIDE = f"{UNFINISHED}old-"
+"""How a folder is called while the one that replaces it takes its name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -76,7 +79,7 @@ def publish_folder(scratch: Path, target: Path) -> None:
         _sync(path)
     if target.exists():
         # A folder cannot be replaced in one step: the old one moves aside first.
-        aside = target.with_name(f"{UNFINISHED}old-{target.name}")
+        aside = target.with_name(f"{ASIDE}{target.name}")
         shutil.rmtree(aside, ignore_errors=True)
         target.rename(aside)
         scratch.rename(target)
@@ -87,7 +90,11 @@ def publish_folder(scratch: Path, target: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Clear what a killed run left half-written."""
+    """Clear what a killed run left half-written; what it had only moved aside takes its name back."""
+    for path in folder.glob(f"{ASIDE}*"):
+        target = path.with_name(path.name.removeprefix(ASIDE))
+        if not target.exists():
+            path.rename(target)
     for path in folder.glob(f"{UNFINISHED}*"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

@@ -84,8 +84,8 @@ def resumed_run_folder(path: Path, config: Config, policy: Policy) -> Path:
 
     Raises ConfigError for too little disk.
     """
-    remove_unfinished(path)
-    remove_unfinished(path / "checkpoints")
+    for folder in (path, path / "checkpoints", path / "rollouts"):
+        remove_unfinished(folder)
     check_disk(path, policy, config.train.keep_last)
     return path
 

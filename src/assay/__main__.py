@@ -1,0 +1,5 @@
+"""``python -m assay`` is ``assay``."""
+
+from assay.cli.main import run
+
+run()
