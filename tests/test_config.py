@@ -140,12 +140,12 @@ def test_a_name_that_is_no_folder_name_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("trian", "trian: unknown key; did you mean 'train'? (allowed: schema_version, name,"),
-        ("train.step", "train.step: unknown key; did you mean 'steps'? (allowed: steps, memory_gb,"),
-        ("algorithm.groupsize", "algorithm.groupsize: unknown key; did you mean 'group_size'?"),
-        ("verifiers.0.wieght", "verifiers.0.wieght: unknown key; did you mean 'weight'? (allowed: name, weight,"),
-        ("train.zzz", "train.zzz: unknown key (allowed: steps,"),
-        ("alarms.kl", "alarms.kl: unknown key (allowed: nothing yet)"),
+        ("trian", "trian: unknown key (did you mean 'train'?); allowed: schema_version, name,"),
+        ("train.step", "train.step: unknown key (did you mean 'steps'?); allowed: steps, memory_gb,"),
+        ("algorithm.groupsize", "algorithm.groupsize: unknown key (did you mean 'group_size'?)"),
+        ("verifiers.0.wieght", "verifiers.0.wieght: unknown key (did you mean 'weight'?); allowed: name, weight,"),
+        ("train.zzz", "train.zzz: unknown key; allowed: steps,"),
+        ("alarms.kl", "alarms.kl: unknown key; allowed: nothing yet"),
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest_known_one(path: str, says: str) -> None:
@@ -250,7 +250,7 @@ def test_later_settings_win(file: Path) -> None:
         ("verifiers.²=1", "'²' is no index of a list of 2"),
         ("verifiers.first=1", "'first' is no index of a list of 2"),
         ("name.x.y=1", "'x' is inside a value, not a table"),
-        ("train.stepz=1", "train.stepz: unknown key; did you mean 'steps'?"),
+        ("train.stepz=1", "train.stepz: unknown key (did you mean 'steps'?)"),
         ("train.steps=many", "train.steps: got 'many'; input should be a valid integer"),
         ("a..b=1", "a: unknown key"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from assay.errors import ConfigError
+from assay.errors import ConfigError, did_you_mean
 
 PositiveInt = Annotated[int, Field(ge=1)]
 
@@ -159,6 +158,21 @@ class Config(Section):
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
+RESUMABLE = frozenset(
+    {
+        *("train.steps", "train.memory_gb", "train.micro_batch_tokens", "train.checkpoint_every", "train.keep_last"),
+        *("train.eval_every", "rollout.kv_cache_gb", "rollout.max_running"),
+    }
+)
+"""What may change when a run goes on: how far it goes and what it may take, not what it learns from."""
+
+
+def changed_fields(before: Config, after: Config) -> set[str]:
+    """Dotted names of the fields that differ."""
+    old, new = _flat(before.model_dump()), _flat(after.model_dump())
+    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+
+
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Read a recipe and apply ``a.b=c`` overrides. Raises ConfigError with every problem in one message."""
     if not path.is_file():
@@ -179,6 +193,13 @@ def parse_config(tree: dict[str, Any], source: str) -> Config:
     except ValidationError as error:
         problems = "\n".join(f"  {line}" for line in _explain(error))
         raise ConfigError(f"{source} is not a valid recipe:\n{problems}") from error
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:
@@ -234,9 +255,7 @@ def _suggest(location: tuple[int | str, ...]) -> str:
     if section is None:
         return ""
     allowed = list(section.model_fields)
-    close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{hint} (allowed: {', '.join(allowed) or 'nothing yet'})"
+    return f"{did_you_mean(str(location[-1]), allowed)}; allowed: {', '.join(allowed) or 'nothing yet'}"
 
 
 def _section_type(annotation: Any) -> type[BaseModel] | None:

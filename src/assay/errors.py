@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class AssayError(Exception):
     """An error that the user can act on; the command line prints it without a traceback."""
 
     exit_code = 2
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` for a near miss of a known name, or nothing: the middle of an error message."""
+    close = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 class ConfigError(AssayError):

@@ -27,9 +27,12 @@ def test_a_run_and_its_extension(command: str, recipe: Path, folder: Path, assay
     refused = assay(command, "--resume", "runs/tiny")
     assert (refused.code, refused.stdout) == (2, "")
     assert refused.stderr == "assay: runs/tiny has finished its 1 steps; to train further, add --steps N\n"
-    assert assay(command, "--resume", "runs/tiny", "--steps", "2").code == 0
+    other = assay(command, "--resume", "runs/tiny", "--steps", "2", "--set", "seed=1")
+    assert (other.code, other.stdout) == (2, "")
+    assert "seed cannot change in a run that goes on; only these may: rollout.kv_cache_gb," in other.stderr
+    assert assay(command, "--resume", "runs/tiny", "--steps", "2", "--set", "train.memory_gb=6").code == 0
     assert [m["step"] for m in run.metrics] == [1, 2]
-    assert run.config.train.steps == 2
+    assert (run.config.train.steps, run.config.train.memory_gb) == (2, 6.0)
 
 
 def test_where_runs_go(recipe: Path, folder: Path, assay: Assay, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +43,7 @@ def test_where_runs_go(recipe: Path, folder: Path, assay: Assay, monkeypatch: py
     assert assay("train", recipe, "--steps", "1", "--out", "exactly/here").code == 0
     ended = assay("train", recipe, "--steps", "1", "--out", "exactly/here")
     assert ended.code == 2
-    assert "choose a new folder, or go on with `--resume exactly/here`" in ended.stderr
+    assert "choose a new folder, or go on with its run by `--resume exactly/here`" in ended.stderr
 
 
 def test_every_line_of_metrics_is_json_that_anything_reads(recipe: Path, folder: Path, assay: Assay) -> None:
@@ -59,8 +62,8 @@ def test_every_line_of_metrics_is_json_that_anything_reads(recipe: Path, folder:
         ((), "name a recipe to start (`assay recipes` lists those that ship), or a run with --resume DIR"),
         (("none.toml",), "there is no recipe"),
         (("--resume", "none"), "is no run folder: it has no config.toml"),
-        (("recipe.toml", "--resume", "none"), "it cannot be combined with a recipe; only --steps may change"),
-        (("--resume", "none", "--set", "seed=1", "--out", "x"), "cannot be combined with --set, --out"),
+        (("recipe.toml", "--resume", "none"), "it cannot be combined with a recipe"),
+        (("recipe.toml", "--resume", "none", "--out", "x"), "cannot be combined with a recipe, --out"),
         (("recipe.toml", "--set", "seed"), "--set needs KEY=VALUE"),
     ],
 )

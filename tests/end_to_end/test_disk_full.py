@@ -57,7 +57,7 @@ def test_a_full_disk_is_survived(
     assert ended.stderr.startswith("assay: the disk is full (")
     assert ended.stderr.count("\n") == 1
     checkpoint = f"disk/run/checkpoints/step-{last:06d}"
-    assert f"The last whole checkpoint is {checkpoint}. Free some space, then resume." in ended.stderr
+    assert f"The last whole checkpoint is {checkpoint}. Free some space, then go on." in ended.stderr
 
     assert read_checkpoint(Path(checkpoint))[0].step == last
     AutoModelForCausalLM.from_pretrained(f"{checkpoint}/model")

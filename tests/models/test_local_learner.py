@@ -65,6 +65,20 @@ def one_parameter(**settings: float) -> tuple[torch.nn.Parameter, Stepper]:
     return parameter, Stepper({"w": parameter}, OptimizerSettings(**fields))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_number_that_is_none_is_seen_in_whichever_micro_batch_it_is(place: int, load: Load) -> None:
+    """Python's max(0.0, nan) is 0.0: a broken log-prob must not look like perfect agreement."""
+    broken = replace(SAMPLES[0], sampler_logprobs=(math.nan,) * 3, old_logprobs=torch.full((3,), math.nan))
+    whole = replace(SAMPLES[0], old_logprobs=torch.zeros(3))
+    samples = [whole, whole, whole]
+    samples[place] = broken
+    learner = LocalLearner(load(), Objective(PRESETS["grpo"]), SETTINGS, micro_batch_tokens=1)
+    stats = learner.forward_backward([TrainGroup((5, 6, 7), tuple(samples), 9)], DENOMINATORS)
+    assert math.isnan(stats.sampler_gap_max)
+    assert math.isnan(stats.sampler_gap_sum)
+    assert math.isnan(stats.ratio_max_deviation)
+
+
 def test_the_rate_warms_up_and_is_the_one_that_is_applied() -> None:
     parameter, stepper = one_parameter(warmup_steps=4)
     moved = []

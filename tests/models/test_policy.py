@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     Gemma2Config,
     GraniteConfig,
@@ -19,9 +21,14 @@ from transformers import (
     T5Config,
 )
 
-from assay.errors import DataError, ModelError
-from assay.models.policy import Policy, load_policy
+from assay.errors import CheckpointError, DataError, ModelError
+from assay.models.policy import Policy, load_policy, resolve_model
 from assay.models.tiny import character_tokenizer, tiny_folder
+from assay.rollout.engine import generate
+from assay.rollout.paged import PagedEngine
+from assay.rollout.reference import ReferenceEngine
+from assay.train.job import shape_of
+from assay.types import Request
 
 Load = Callable[..., Policy]
 
@@ -112,7 +119,14 @@ def test_a_given_response_ends_with_an_end_token(policy: Policy) -> None:
     ids = policy.encode_response("12")
     assert policy.decode(ids) == "12"
     assert len(ids) == 3
-    assert ids[-1] in policy.end_ids
+    assert ids[-1] == policy.tokenizer.eos_token_id == 2
+
+
+def test_it_is_the_tokenizers_own_of_several_end_tokens(load: Load) -> None:
+    policy = load()
+    policy.tokenizer.eos_token = "z"
+    again = Policy(policy.module, policy.tokenizer, policy.device, "float32")
+    assert min(again.end_ids) < again.end_id == again.encode_response("12")[-1] == again.encode_prompt("z")[0]
 
 
 def test_end_tokens_are_all_that_generation_config_and_tokenizer_name(load: Load, policy: Policy) -> None:
@@ -260,3 +274,42 @@ def test_an_adapter_folder_is_a_model_to_go_on_from(load: Load, tmp_path: Path, 
 def test_adapters_off_needs_adapters(policy: Policy) -> None:
     with pytest.raises(ModelError, match="lora_rank"), policy.adapters_off():
         pass
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox"])
+def test_models_without_grouped_queries_agree_with_transformers(name: str, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
+    if name == "gpt_neox":
+        sizes["intermediate_size"] = 128
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **sizes)).save_pretrained(tmp_path)
+    character_tokenizer().save_pretrained(tmp_path)
+    policy = read(tmp_path)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    ids = torch.tensor([[5, 9, 14, 3, 22]])
+    with torch.no_grad():
+        torch.testing.assert_close(policy.head.logits(policy.hidden(ids)), theirs(ids).logits, rtol=1e-4, atol=1e-5)
+    requests = [Request(i, 0, (5, 9, 14), 6, 1.0, 0) for i in range(4)]
+    paged, slow = generate(PagedEngine(policy), requests), generate(ReferenceEngine(policy), requests)
+    assert [t.completion_ids for t in paged] == [t.completion_ids for t in slow]
+    assert shape_of(policy).intermediate == 128
+
+
+def test_weights_that_are_cut_short_are_a_message(model_folder: Callable[..., Path], tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder("llama"), folder)
+    policy = read(folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ModelError, match="cannot be loaded as a causal language model"):
+        read(folder)
+    with pytest.raises(CheckpointError, match=r"cannot be read .*; if an older checkpoint stands beside it"):
+        policy.load_weights(folder)
+
+
+def test_a_home_folder_is_understood(model_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = model_folder("llama")
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert resolve_model(f"~/{folder.name}") == str(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -15,7 +16,7 @@ from assay.models.objective import Objective
 from assay.models.policy import Policy
 from assay.rollout.paged import PagedEngine
 from assay.rollout.reference import ReferenceEngine
-from assay.train.canary import TOLERANCE, Canary
+from assay.train.canary import TOLERANCE, Canary, agrees
 
 PROMPT, COMPLETION = (5, 9, 14, 3, 22), (17, 40, 8, 2)
 
@@ -58,7 +59,9 @@ def test_changed_weights_are_found_although_the_version_is_right(load: Callable[
     canary.check(PagedEngine(other), learner_of(mine))
     with torch.no_grad():
         next(iter(other.trainable().values())).mul_(1.01)
-    with pytest.raises(EngineError, match=r"disagree by .* nats on fixed tokens \(tolerance 0.001\)") as caught:
+    with pytest.raises(
+        EngineError, match=r"disagree on fixed tokens by .* nats .*tolerance in float32: 1e-3"
+    ) as caught:
         canary.check(PagedEngine(other), learner_of(mine))
     assert caught.value.exit_code == 4
 
@@ -73,11 +76,19 @@ def test_log_probs_that_are_not_numbers_are_a_disagreement(load: Callable[..., P
     policy = load()
     with torch.no_grad():
         next(iter(policy.trainable().values())).fill_(torch.nan)
-    with pytest.raises(EngineError, match="disagree by nan"):
+    with pytest.raises(EngineError, match="by nan nats"):
         Canary(PROMPT, COMPLETION, 1.0, "float32").check(PagedEngine(policy), learner_of(policy))
 
 
-def test_there_is_a_tolerance_for_every_dtype_of_a_recipe(config: Callable[..., object]) -> None:
-    for dtype in ("float32", "bfloat16"):
-        config(model={"dtype": dtype})
-        assert TOLERANCE[dtype] > 0
+@pytest.mark.parametrize(
+    ("mean", "largest", "dtype", "fine"),
+    [
+        *[(1e-5, 1e-3, "float32", True), (1e-5, 1.01e-3, "float32", False), (math.nan, math.nan, "float32", False)],
+        *[(0.1, 3.0, "bfloat16", True), (0.11, 0.2, "bfloat16", False), (math.nan, math.nan, "bfloat16", False)],
+    ],
+)
+def test_float32_is_judged_by_its_worst_token_and_bfloat16_by_the_mean(
+    mean: float, largest: float, dtype: str, fine: bool
+) -> None:
+    assert agrees(mean, largest, dtype) is fine
+    assert dtype in TOLERANCE

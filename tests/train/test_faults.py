@@ -46,7 +46,7 @@ def test_exhausted_memory_says_what_to_lower(error: Exception) -> None:
     assert found is not None
     assert found.exit_code == 4
     assert str(found).startswith("out of memory (")
-    assert f"{LAST} Lower train.memory_gb (smaller micro-batches) or rollout.kv_cache_gb, then resume." in str(found)
+    assert f"{LAST} Go on with less, for example --set train.memory_gb=4" in str(found)
 
 
 def test_only_the_first_line_of_a_long_message_is_kept() -> None:

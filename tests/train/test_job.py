@@ -19,8 +19,9 @@ from assay.train.job import (
     build_engine,
     build_policy,
     check_disk,
-    load_eval_prompts,
-    load_prompts,
+    encode_prompts,
+    load_checked_rows,
+    load_eval_rows,
     optimizer_settings,
     preset_of,
     shape_of,
@@ -44,28 +45,36 @@ def test_rows_are_encoded_and_those_that_do_not_fit_the_context_are_named(
     policy, verify = load(), build_composite(config())
     rows = "".join(f'{{"prompt": "{"1" * n}", "answer": "1"}}\n' for n in (3, 60, 61))
     Path("rows.jsonl").write_text(rows)
-    prompts = load_prompts("rows.jsonl", policy, verify, max_new_tokens=4, limit=2)
+    rows = load_checked_rows("rows.jsonl", verify)
+    prompts = encode_prompts(rows[:2], policy, 4)
     assert [len(ids) for ids in prompts.ids] == [3, 60]
     assert [row.row_id for row in prompts.rows] == ["rows.jsonl:1", "rows.jsonl:2"]
     with pytest.raises(DataError, match=r"row rows.jsonl:3: the prompt has 61 tokens and max_new_tokens is 4.* has 64"):
-        load_prompts("rows.jsonl", policy, verify, max_new_tokens=4)
+        encode_prompts(rows, policy, 4)
 
 
 def test_a_column_that_a_verifier_needs_is_missed_before_the_first_step(
-    config: Callable[..., Config], load: Callable[..., Policy]
+    config: Callable[..., Config],
 ) -> None:
     verify = build_composite(config(verifiers=[{"name": "exact", "answer": "gold"}]))
     with pytest.raises(VerifierError, match="row addition/train/0 has no column 'gold'"):
-        load_prompts("builtin:addition?split=train&rows=2", load(), verify, max_new_tokens=4)
+        load_checked_rows("builtin:addition?split=train&rows=2", verify)
 
 
-def test_evaluation_rows_are_the_first_ones_or_none(config: Callable[..., Config], load: Callable[..., Policy]) -> None:
-    policy, verify = load(), build_composite(config())
-    prompts = load_eval_prompts(config(data={"eval_rows": 3}), policy, verify)
-    assert prompts is not None
-    assert [row.row_id for row in prompts.rows] == [f"addition/heldout/{i}" for i in range(3)]
+def test_a_gold_that_can_never_be_graded_is_named_before_the_first_step(config: Callable[..., Config]) -> None:
+    Path("rows.jsonl").write_text('{"prompt": "p", "answer": "1"}\n{"prompt": "p", "answer": [1]}\n')
+    verify = build_composite(config(verifiers=[{"name": "json"}, {"name": "exact"}]))
+    with pytest.raises(DataError, match=r"rows.jsonl, row rows.jsonl:2 can never be graded: exact: the answer must be"):
+        load_checked_rows("rows.jsonl", verify)
+
+
+def test_evaluation_rows_are_the_first_ones_or_none(config: Callable[..., Config]) -> None:
+    verify = build_composite(config())
+    rows = load_eval_rows(config(data={"eval_rows": 3}), verify)
+    assert rows is not None
+    assert [row.row_id for row in rows] == [f"addition/heldout/{i}" for i in range(3)]
     without = config(data={"train": "builtin:addition?split=train", "eval": None})
-    assert load_eval_prompts(without, policy, verify) is None
+    assert load_eval_rows(without, verify) is None
 
 
 def test_names_are_built_and_unknown_ones_listed(config: Callable[..., Config], load: Callable[..., Policy]) -> None:

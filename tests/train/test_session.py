@@ -102,7 +102,7 @@ def test_a_run_stopped_at_the_end_of_its_extension_is_not_taken_for_finished(
     old = (run.model / "model.safetensors").read_bytes()
     stop_at("evaluation", 1)
     with pytest.raises(Interrupted, match="stopped after step 4; go on with"):
-        grpo.resume(run.path, steps=4)
+        grpo.resume(run.path, ["train.steps=4"])
     assert (run.model / "model.safetensors").read_bytes() == old
     grpo.resume(run.path)
     last = run.path / "checkpoints" / "step-000004" / "model" / "model.safetensors"
@@ -114,7 +114,7 @@ def test_a_run_stopped_at_the_end_of_its_extension_is_not_taken_for_finished(
 def test_every_step_is_evaluated_once(config: Callable[..., Config]) -> None:
     run = assay.train(config(train={"eval_every": 1}))
     assert [entry["step"] for entry in run.evaluation["during"]] == [1, 2, 3]
-    grpo.resume(run.path, steps=6)
+    grpo.resume(run.path, ["train.steps=6"])
     assert [entry["step"] for entry in run.evaluation["during"]] == [1, 2, 3, 4, 5]
     assert run.evaluation["after"]["step"] == 6
     for text in run.folder.evaluation.read_text(), run.folder.metrics.read_text():

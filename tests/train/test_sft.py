@@ -29,7 +29,23 @@ def test_the_loss_is_the_mean_over_all_response_tokens(load: Callable[..., Polic
             total -= logprobs[len(prompt) - 1 + i, token].item()
             count += 1
     assert count == 8
-    assert sft.negative_log_likelihood(load(), batch).item() == pytest.approx(total / count, rel=1e-5)
+    assert sft.negative_log_likelihood(load(), batch).item() == pytest.approx(total, rel=1e-5)
+    policy = load()
+    for max_tokens in (1, 6, 100):
+        loss = sft.forward_backward(policy, batch, max_tokens, lambda *_: None)
+        assert loss == pytest.approx(total / count, rel=1e-5)
+
+
+def test_micro_batches_change_neither_loss_nor_gradient(load: Callable[..., Policy]) -> None:
+    batch = [((5, 6), (7, 2)), ((5, 6, 9), (7, 8, 11, 2)), ((9, 9), (7, 2)), ((4,), (30,))]
+    gradients = []
+    for max_tokens, parts in ((1, 4), (8, 2), (100, 1)):
+        assert len(sft.micro_batches(batch, max_tokens)) == parts
+        policy = load()
+        sft.forward_backward(policy, batch, max_tokens, lambda *_: None)
+        gradients.append(torch.cat([p.grad.flatten() for p in policy.trainable().values() if p.grad is not None]))
+    for gradient in gradients[1:]:
+        torch.testing.assert_close(gradient, gradients[0], rtol=1e-5, atol=1e-6)
 
 
 def test_the_response_is_its_column_or_the_answer() -> None:

@@ -76,7 +76,7 @@ def test_minibatches_are_of_whole_groups_each_with_its_own_denominators() -> Non
         Denominators(sequences=6, tokens=15, prompts=3, max_length=6),
     ]
     assert result.stats.tokens == 26
-    assert result.stats.loss == 2.0
+    assert result.stats.loss == 1.0
     assert (result.grad_norm, result.learning_rate, result.skipped) == (0.5, pytest.approx(0.2), 0)
 
 

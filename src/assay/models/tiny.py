@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from assay.models.smollm2 import cache_folder
+from assay.models.cache import cached_model
 
 NAME = "tiny-char"
 VERSION = 1
@@ -19,17 +17,7 @@ CHARACTERS = "0123456789+-*/=() .,:;?abcdefghijklmnopqrstuvwxyz\n"
 
 def tiny_folder() -> Path:
     """The untrained model as a Hugging Face folder in the cache, the same weights on every call."""
-    target = cache_folder() / f"{NAME}-v{VERSION}"
-    if not (target / "config.json").exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{NAME}-", dir=target.parent))
-        make_tiny(scratch)
-        try:
-            scratch.rename(target)
-        except OSError:
-            # Another process made it first.
-            shutil.rmtree(scratch)
-    return target
+    return cached_model(f"{NAME}-v{VERSION}", make_tiny)
 
 
 def make_tiny(folder: Path, *, hidden: int = 256, layers: int = 4, heads: int = 4, seed: int = 0) -> None:

@@ -19,8 +19,12 @@ class Engine(Protocol):
         """The version of the weights that new tokens are sampled from."""
         ...
 
+    def check(self, request: Request) -> None:
+        """Raise EngineError for a request that could never be answered here."""
+        ...
+
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue requests. Raises EngineError for one that cannot fit the model's context."""
+        """Queue requests, each checked."""
         ...
 
     def poll(self) -> list[Trajectory]:

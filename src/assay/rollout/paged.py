@@ -40,15 +40,18 @@ class PagedEngine:
     def pending(self) -> int:
         return len(self._queue) + (len(self._wave.rows) if self._wave else 0)
 
+    def check(self, request: Request) -> None:
+        check_request(request, self._policy.context_length)
+        if (need := self._bytes([request])) > self._kv_cache_bytes:
+            raise EngineError(
+                f"one request of {len(request.prompt_ids)} + {request.max_new_tokens} tokens needs {need / 1e9:.2g} GB "
+                f"of keys and values, and [rollout] kv_cache_gb allows {self._kv_cache_bytes / 1e9:.2g}; raise it or "
+                f"shorten the request"
+            )
+
     def submit(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            check_request(request, self._policy.context_length)
-            if (need := self._bytes([request])) > self._kv_cache_bytes:
-                raise EngineError(
-                    f"one request of {len(request.prompt_ids)} + {request.max_new_tokens} tokens needs "
-                    f"{need / 1e9:.2f} GB of keys and values, and [rollout] kv_cache_gb allows "
-                    f"{self._kv_cache_bytes / 1e9:.2f}; raise it or shorten the request"
-                )
+            self.check(request)
         self._queue.extend(requests)
 
     @torch.inference_mode()
@@ -150,7 +153,9 @@ def kv_bytes_per_token(policy: Policy) -> float:
     config = policy.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     width = 4 if policy.precision == "float32" else 2
-    return float(2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * width)
+    # Without grouped queries (GPT-2, GPT-NeoX) a config names the query heads alone.
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    return float(2 * config.num_hidden_layers * heads * head_dim * width)
 
 
 def _prefill(policy: Policy, prompts: Sequence[tuple[int, ...]], max_new_tokens: int) -> tuple[KVCache, Tensor]:

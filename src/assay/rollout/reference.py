@@ -32,9 +32,12 @@ class ReferenceEngine:
     def pending(self) -> int:
         return len(self._queue)
 
+    def check(self, request: Request) -> None:
+        check_request(request, self._policy.context_length)
+
     def submit(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            check_request(request, self._policy.context_length)
+            self.check(request)
         self._queue.extend(Generation(r) for r in requests)
 
     @torch.inference_mode()

@@ -31,17 +31,21 @@ METRICS: dict[str, str] = {
     "status/<status>": "Number of completions with this verdict: ok, wrong, timeout, crash or unscorable.",
     "verifier_ms_p50": "Median time that the verifiers took for one completion, in milliseconds.",
     "verifier_ms_p99": "99th percentile of the verifiers' time for one completion, in milliseconds.",
-    "loss": "Value of the minimised loss, averaged as the algorithm says; its level means little, its jumps do.",
+    "loss": "Mean of the minimised loss over the step's updates; its level means little, its jumps do.",
     "kl_k3_mean": "Mean estimate (k3) of the divergence from the reference model per token, in nats.",
     "kl_k3_min": "Smallest k3 estimate of a token; k3 is never negative, so a value below zero is a fault.",
     "kl_linear_tokens": "Number of tokens so far from the reference that k3 was continued along a line.",
-    "entropy": "Mean entropy of the policy's next-token distribution, in nats: near zero means it explores no more.",
-    "clip_rate": "Share of tokens whose policy ratio was clipped, so that they gave no gradient.",
+    "entropy": (
+        "Mean entropy of the policy's next-token distribution over trained completions, in nats: near zero means it "
+        "explores no more."
+    ),
+    "clip_rate": "Share of trained tokens whose policy ratio was clipped, so that they gave no gradient.",
     "ratio_max_deviation": "Largest distance from 1 of a token's ratio of new to old policy probability.",
-    "sampler_logprob_gap_max": (
-        "Largest |learner log-prob − sampler log-prob| of a sampled token, in nats; large means that the engine "
+    "sampler_logprob_gap_mean": (
+        "Mean |learner log-prob − sampler log-prob| of the sampled tokens, in nats; large means that the engine "
         "samples from another policy than the one that is trained."
     ),
+    "sampler_logprob_gap_max": "The largest such gap of a token, in nats.",
     "grad_norm": "Norm of the gradient before clipping.",
     "learning_rate": "Learning rate of the step's last optimiser update.",
     "skipped_updates": "Number of optimiser updates left out because their gradient was not finite.",

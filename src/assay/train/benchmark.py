@@ -11,7 +11,7 @@ from assay.errors import DataError
 from assay.models.policy import load_policy, pick_device
 from assay.rollout.paged import PagedEngine
 from assay.train.collect import collect
-from assay.train.job import load_prompts
+from assay.train.job import encode_prompts, load_checked_rows
 from assay.types import Request, Sample
 from assay.verifiers.composition import Composite, Part
 from assay.verifiers.registry import build_verifier
@@ -37,8 +37,9 @@ def benchmark(
     with any is left out of pass@k and maj@k.
     """
     verify = Composite([Part(verifier, build_verifier(verifier, args))])
+    rows = load_checked_rows(data, verify, prompts)
     policy = load_policy(model, precision="float32", device=pick_device())
-    asked = load_prompts(data, policy, verify, max_new_tokens=max_new_tokens, limit=prompts)
+    asked = encode_prompts(rows, policy, max_new_tokens)
     requests = [
         Request(i * samples + s, i, prompt, max_new_tokens, temperature, seed)
         for i, prompt in enumerate(asked.ids)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -62,15 +63,27 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: int(p.name.removeprefix("step-")))
 
 
-def read_checkpoint(path: Path) -> tuple[Progress, dict[str, Tensor]]:
-    """Progress and optimiser state. Raises CheckpointError for a version that this assay does not know."""
+def read_progress(path: Path) -> Progress:
+    """Where a checkpoint stands. Raises CheckpointError for a version that this assay does not know."""
     fields = json.loads((path / "progress.json").read_text(encoding="utf-8"))
     if fields.get("schema_version") != SCHEMA_VERSION:
         raise CheckpointError(
             f"{path} has checkpoint version {fields.get('schema_version')}, and this assay reads {SCHEMA_VERSION}; "
             f"resume it with the version of assay that environment.json names"
         )
-    return Progress(**fields), load_file(path / "optimizer.safetensors")
+    return Progress(**fields)
+
+
+def read_checkpoint(path: Path) -> tuple[Progress, dict[str, Tensor]]:
+    """Progress and optimiser state. Raises CheckpointError for what cannot be read."""
+    progress = read_progress(path)
+    try:
+        return progress, load_file(path / "optimizer.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"the optimiser's state in {path} cannot be read ({error}); if an older checkpoint stands beside it, "
+            f"delete this one and resume again"
+        ) from error
 
 
 def publish_folder(scratch: Path, target: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 from assay.config import Config
 from assay.core.presets import Preset
 from assay.curriculum import draw_uniform
-from assay.errors import EngineError
+from assay.errors import EngineError, VerifierError
 from assay.models.learner import Learner
 from assay.models.local_learner import LocalLearner
 from assay.models.objective import Objective
@@ -20,7 +22,7 @@ from assay.models.reference import Reference
 from assay.rollout.engine import Engine
 from assay.telemetry.metrics import rollout_metrics
 from assay.train.buffer import Buffer
-from assay.train.canary import TOLERANCE, Canary
+from assay.train.canary import TOLERANCE, Canary, agrees
 from assay.train.checkpoint import read_checkpoint
 from assay.train.collect import collect
 from assay.train.groups import make_groups, to_train
@@ -29,8 +31,9 @@ from assay.train.job import (
     build_composite,
     build_engine,
     build_policy,
-    load_eval_prompts,
-    load_prompts,
+    encode_prompts,
+    load_checked_rows,
+    load_eval_rows,
     optimizer_settings,
     preset_of,
     tokens_per_micro_batch,
@@ -38,7 +41,7 @@ from assay.train.job import (
 from assay.train.run import Run, new_run_folder, resumed_run_folder
 from assay.train.session import Session, resume_point
 from assay.train.update import UpdateResult, update
-from assay.types import Group, Request
+from assay.types import Group, Request, Sample
 from assay.verifiers.composition import Composite
 
 KIND = "grpo"
@@ -50,9 +53,9 @@ def train(config: Config, out: Path | None = None) -> Run:
     return run(job, new_run_folder(config, out, job.policy))
 
 
-def resume(path: Path, steps: int | None = None) -> Run:
-    """Go on from the last whole checkpoint, exactly; ``steps`` may move the end."""
-    config, checkpoint = resume_point(path, KIND, steps)
+def resume(path: Path, overrides: Sequence[str] = ()) -> Run:
+    """Go on from the last whole checkpoint, exactly; ``overrides`` may change what RESUMABLE names."""
+    config, checkpoint = resume_point(path, KIND, overrides)
     job = build(config, checkpoint)
     return run(job, resumed_run_folder(path, config, job.policy))
 
@@ -106,6 +109,7 @@ def run(job: Job, path: Path) -> Run:
                 job.verify,
                 partial(session.phase, "rollout"),
             )
+            refuse_ungraded(samples)
             buffer.add(make_groups(samples, job.preset))
             collected = time.perf_counter()
 
@@ -141,9 +145,10 @@ def build(config: Config, checkpoint: Path | None = None) -> Job:
     a = config.algorithm
     preset = preset_of(config)
     verify = build_composite(config)
+    rows, eval_rows = load_checked_rows(config.data.train, verify), load_eval_rows(config, verify)
     policy = build_policy(config)
-    prompts = load_prompts(config.data.train, policy, verify, max_new_tokens=config.rollout.max_new_tokens)
-    eval_prompts = load_eval_prompts(config, policy, verify)
+    prompts = encode_prompts(rows, policy, config.rollout.max_new_tokens)
+    eval_prompts = None if eval_rows is None else encode_prompts(eval_rows, policy, config.rollout.max_new_tokens)
     micro_batch_tokens = tokens_per_micro_batch(config, policy)
     # The reference is the model that the run started from, so it is taken before a checkpoint's weights are.
     reference = Reference(policy) if a.beta > 0 else None
@@ -160,7 +165,7 @@ def build(config: Config, checkpoint: Path | None = None) -> Job:
         progress, state = read_checkpoint(checkpoint)
         step = progress.step
         learner.load_state(state)
-    engine = build_engine(config, policy)
+    engine = build_engine(config, policy, prompts, eval_prompts)
     engine.update_weights(learner.weight_version)
     canary = Canary(prompts.ids[0], prompts.ids[-1], config.rollout.temperature, config.model.dtype)
     return Job(
@@ -196,12 +201,21 @@ def ask(job: Job, step: int, drawn: list[int]) -> list[Request]:
     ]
 
 
+def refuse_ungraded(samples: Sequence[Sample]) -> None:
+    """Raise VerifierError if not one completion of the step could be graded: a run without rewards learns nothing."""
+    if all(math.isnan(s.verdict.reward) for s in samples):
+        raise VerifierError(
+            f"none of the step's {len(samples)} completions could be graded; the first: {samples[0].verdict.reason}"
+        )
+
+
 def refuse_mismatch(result: UpdateResult, dtype: str) -> None:
     """Raise EngineError unless the learner's log-probs of the sampled tokens are the sampler's."""
-    gap, tolerance = result.stats.sampler_gap_max, TOLERANCE[dtype]
-    if not gap <= tolerance:
+    stats = result.stats
+    if stats.tokens and not agrees(stats.sampler_gap_sum / stats.tokens, stats.sampler_gap_max, dtype):
         raise EngineError(
-            f"sampler and learner disagree by {gap:.3g} nats on a sampled token (tolerance {tolerance}): the "
+            f"sampler and learner disagree on the sampled tokens by {stats.sampler_gap_sum / stats.tokens:.3g} nats on "
+            f"average and {stats.sampler_gap_max:.3g} at most (tolerance in {dtype}: {TOLERANCE[dtype]}): the "
             f"completions do not come from the policy that was trained on them"
         )
 
@@ -218,6 +232,7 @@ def update_metrics(result: UpdateResult) -> dict[str, Any]:
         "entropy": stats.entropy_sum / n if n else None,
         "clip_rate": stats.clipped / n if n else None,
         "ratio_max_deviation": stats.ratio_max_deviation if n else None,
+        "sampler_logprob_gap_mean": stats.sampler_gap_sum / n if n else None,
         "sampler_logprob_gap_max": stats.sampler_gap_max if n else None,
         "grad_norm": result.grad_norm,
         "learning_rate": result.learning_rate,

@@ -11,7 +11,7 @@ import torch
 from assay.config import Config
 from assay.core.presets import PRESETS, Preset
 from assay.data.sources import load_rows
-from assay.errors import ConfigError, DataError
+from assay.errors import ConfigError, DataError, EngineError
 from assay.models.local_learner import OptimizerSettings
 from assay.models.policy import Policy, load_policy, pick_device
 from assay.planner.memory import Shape, micro_batch_tokens, state_bytes
@@ -19,7 +19,7 @@ from assay.rollout.engine import Engine
 from assay.rollout.paged import PagedEngine
 from assay.rollout.reference import ReferenceEngine
 from assay.train.checkpoint import checkpoints
-from assay.types import Row
+from assay.types import Request, Row
 from assay.verifiers.composition import Composite, Part
 from assay.verifiers.registry import build_verifier
 
@@ -35,32 +35,35 @@ class Prompts:
     ids: list[tuple[int, ...]]
 
 
-def load_prompts(
-    source: str, policy: Policy, verifier: Composite, *, max_new_tokens: int, limit: int | None = None
-) -> Prompts:
-    """Read, check and encode a source. Raises DataError for a row that the model could not answer."""
+def load_checked_rows(source: str, verifier: Composite, limit: int | None = None) -> list[Row]:
+    """Read a source. Raises DataError for a row whose gold no completion could be graded against."""
     rows = load_rows(source)[:limit]
+    for row in rows:
+        if problems := verifier.self_check(row):
+            raise DataError(f"{source}, row {row.row_id} can never be graded: {'; '.join(problems)}")
+    return rows
+
+
+def load_eval_rows(config: Config, verifier: Composite) -> list[Row] | None:
+    """The held-out rows, or None where the recipe names none."""
+    d = config.data
+    return None if d.eval is None else load_checked_rows(d.eval, verifier, d.eval_rows)
+
+
+def encode_prompts(rows: list[Row], policy: Policy, max_new_tokens: int) -> Prompts:
+    """The rows with their prompts' tokens. Raises DataError for one that leaves no room to answer."""
     ids = []
     room = policy.context_length - max_new_tokens
     for row in rows:
-        verifier.check(row)
         prompt = policy.encode_prompt(row.prompt)
         if len(prompt) > room:
             raise DataError(
-                f"{source}, row {row.row_id}: the prompt has {len(prompt)} tokens and max_new_tokens is "
+                f"row {row.row_id}: the prompt has {len(prompt)} tokens and max_new_tokens is "
                 f"{max_new_tokens}, but the model's context has {policy.context_length}; shorten the prompt or lower "
                 f"max_new_tokens"
             )
         ids.append(prompt)
     return Prompts(rows, ids)
-
-
-def load_eval_prompts(config: Config, policy: Policy, verifier: Composite) -> Prompts | None:
-    """The held-out rows, or None where the recipe names none."""
-    d = config.data
-    if d.eval is None:
-        return None
-    return load_prompts(d.eval, policy, verifier, max_new_tokens=config.rollout.max_new_tokens, limit=d.eval_rows)
 
 
 def preset_of(config: Config) -> Preset:
@@ -88,11 +91,24 @@ def build_policy(config: Config) -> Policy:
     )
 
 
-def build_engine(config: Config, policy: Policy) -> Engine:
-    """The recipe's rollout engine over the policy's own weights."""
-    if config.rollout.engine == "reference":
-        return ReferenceEngine(policy)
-    return PagedEngine(policy, max_running=config.rollout.max_running, kv_cache_bytes=config.rollout.kv_cache_gb * 1e9)
+def build_engine(config: Config, policy: Policy, *asked: Prompts | None) -> Engine:
+    """The recipe's rollout engine over the policy's own weights.
+
+    Raises ConfigError if it could not answer the longest of the prompts that it will be asked.
+    """
+    r = config.rollout
+    engine = (
+        ReferenceEngine(policy)
+        if r.engine == "reference"
+        else PagedEngine(policy, max_running=r.max_running, kv_cache_bytes=r.kv_cache_gb * 1e9)
+    )
+    longest = max((ids for prompts in asked if prompts is not None for ids in prompts.ids), key=len, default=None)
+    if longest is not None:
+        try:
+            engine.check(Request(0, 0, longest, r.max_new_tokens, r.temperature, config.seed))
+        except EngineError as error:
+            raise ConfigError(f"the longest prompt cannot be answered: {error}") from error
+    return engine
 
 
 def optimizer_settings(config: Config, updates_per_step: int = 1) -> OptimizerSettings:
@@ -128,12 +144,14 @@ def tokens_per_micro_batch(config: Config, policy: Policy) -> int:
 
 def shape_of(policy: Policy) -> Shape:
     parameters = list(policy.module.parameters())
+    hidden = policy.config.hidden_size
     return Shape(
         parameters=sum(p.numel() for p in parameters),
         trainable=sum(p.numel() for p in parameters if p.requires_grad),
         layers=policy.config.num_hidden_layers,
-        hidden=policy.config.hidden_size,
-        intermediate=policy.config.intermediate_size,
+        hidden=hidden,
+        # Architectures that do not say (GPT-2) have four times the hidden size.
+        intermediate=getattr(policy.config, "intermediate_size", None) or 4 * hidden,
         vocabulary=policy.config.vocab_size,
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -71,7 +73,9 @@ def new_run_folder(config: Config, out: Path | None, policy: Policy) -> Path:
     """
     runs = Path(os.environ.get("ASSAY_RUNS", "runs"))
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"--out {out} is not empty; choose a new folder, or go on with `--resume {out}`")
+        there = out.is_dir() and checkpoints(out / "checkpoints")
+        advice = f"go on with its run by `--resume {out}`" if there else "delete it if nothing in it is needed"
+        raise ConfigError(f"--out {out} is not empty; choose a new folder, or {advice}")
     check_disk(out or runs, policy, config.train.keep_last)
     try:
         return _make_folder(out, runs, config.name)
@@ -82,10 +86,11 @@ def new_run_folder(config: Config, out: Path | None, policy: Policy) -> Path:
 def resumed_run_folder(path: Path, config: Config, policy: Policy) -> Path:
     """The folder of a run that goes on, rid of what a kill left half-written.
 
-    Raises ConfigError for too little disk.
+    Raises ConfigError for too little disk, and while another process writes to it.
     """
-    for folder in (path, path / "checkpoints", path / "rollouts"):
-        remove_unfinished(folder)
+    with exclusive(path):
+        for folder in (path, path / "checkpoints", path / "rollouts"):
+            remove_unfinished(folder)
     check_disk(path, policy, config.train.keep_last)
     return path
 
@@ -103,6 +108,24 @@ def _make_folder(out: Path | None, runs: Path, name: str) -> Path:
             number += 1
             continue
         return path
+
+
+@contextlib.contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Keep other processes from writing this run. Raises ConfigError if one does already.
+
+    The lock is the system's, so it ends with the process, however that ends.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ConfigError(f"another process is writing the run {path}; wait for its end, or stop it first") from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def last_checkpoint(path: Path) -> Path:

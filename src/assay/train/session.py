@@ -6,6 +6,7 @@ so an interrupt or a fault inside it leaves the run at the last whole step.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
-from assay.config import Config
-from assay.errors import ConfigError, Interrupted
+from assay.config import RESUMABLE, Config, changed_fields, load_config
+from assay.errors import ConfigError, EngineError, Interrupted, VerifierError
 from assay.models.policy import Policy
 from assay.rollout.engine import Engine
 from assay.telemetry.progress import Progress
@@ -28,7 +29,16 @@ from assay.train.faults import machine_error
 from assay.train.interrupt import StopRequest
 from assay.train.job import Prompts
 from assay.train.report import write_report
-from assay.train.run import Run, finished_step, last_checkpoint, load_run, write_evaluation, write_model, write_start
+from assay.train.run import (
+    Run,
+    exclusive,
+    finished_step,
+    last_checkpoint,
+    load_run,
+    write_evaluation,
+    write_model,
+    write_start,
+)
 from assay.types import Group, Sample
 
 
@@ -61,8 +71,10 @@ class Session:
         """The last whole step."""
         self.progress = Progress(config.train.steps)
         self._stop = StopRequest()
+        self._lock = exclusive(path)
 
     def __enter__(self) -> Session:
+        self._lock.__enter__()
         try:
             self.folder.truncate_after(self.step)
             write_start(self.folder, self._config, self._policy.device)
@@ -78,11 +90,19 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.__exit__(kind, error, trace)
-        self.progress.__exit__(kind, error, trace)
+        with contextlib.ExitStack() as last:
+            last.callback(self._lock.__exit__, None, None, None)
+            self._stop.__exit__(kind, error, trace)
+            self.progress.__exit__(kind, error, trace)
+            self._explain(error)
+
+    def _explain(self, error: BaseException | None) -> None:
+        """Raise what the user should read instead of ``error``: how to go on, and from where."""
         ended = self._interrupted() if isinstance(error, Interrupted) else error
         if isinstance(ended, Exception) and (fault := machine_error(ended, self._last_checkpoint())) is not None:
             raise fault from ended
+        if isinstance(ended, EngineError | VerifierError):
+            raise type(ended)(f"{ended}\n{self._last_checkpoint()}") from error
         if ended is not None and ended is not error:
             raise ended from error
 
@@ -185,20 +205,25 @@ class Session:
         return f"The last whole checkpoint is {found[-1]}."
 
 
-def resume_point(path: Path, kind: str, steps: int | None) -> tuple[Config, Path]:
-    """The recipe (``steps`` may move its end) and last whole checkpoint of a run that is not finished.
+def resume_point(path: Path, kind: str, overrides: Sequence[str]) -> tuple[Config, Path]:
+    """The recipe with ``overrides``, and the last whole checkpoint, of a run that is not finished.
 
-    Raises ConfigError for a run of another kind, or one that has done all its steps.
+    Raises ConfigError for a run of another kind, one that has done all its steps, and an override that would
+    make it another run.
     """
-    config = load_run(path).config
-    if steps is not None:
-        config = config.model_copy(update={"train": config.train.model_copy(update={"steps": steps})})
+    before = load_run(path).config
+    config = load_config(load_run(path).folder.config, overrides)
+    if changed := changed_fields(before, config) - RESUMABLE:
+        raise ConfigError(
+            f"{', '.join(sorted(changed))} cannot change in a run that goes on; only these may: "
+            f"{', '.join(sorted(RESUMABLE))}"
+        )
     found = last_checkpoint(path)
-    progress, _ = checkpoints.read_checkpoint(found)
+    progress = checkpoints.read_progress(found)
     if progress.kind != kind:
         command = "train" if progress.kind == "grpo" else progress.kind
         raise ConfigError(f"{path} is a run of `assay {command}`; resume it with that command")
-    if steps is not None and steps < progress.step:
+    if config.train.steps < progress.step:
         raise ConfigError(f"{path} has done {progress.step} steps already; --steps counts all steps, so give more")
     if progress.step >= config.train.steps and finished_step(RunFolder(path)) == progress.step:
         raise ConfigError(f"{path} has finished its {progress.step} steps; to train further, add --steps N")

@@ -17,6 +17,7 @@ class UpdateResult:
     """What the updates of one rollout showed; ``grad_norm`` and ``learning_rate`` are of the last one."""
 
     stats: UpdateStats
+    """Over all updates; ``loss`` is their mean."""
     grad_norm: float | None
     learning_rate: float | None
     skipped: int
@@ -45,7 +46,7 @@ def update(
     if minibatches * epochs > 1:
         # After the first step the current log-probs are no longer those of the policy that sampled.
         groups = _with(groups, learner.logprobs(groups), "old_logprobs")
-    stats, norm, rate, skipped = UpdateStats(), None, None, 0
+    stats, norm, rate, skipped, updates = UpdateStats(), None, None, 0, 0
     for _ in range(epochs):
         for batch in _minibatches(groups, minibatches):
             watch = before_first_step if norm is None else None
@@ -53,7 +54,8 @@ def update(
             stats = add_stats(stats, seen)
             norm, rate = learner.step()
             skipped += not math.isfinite(norm)
-    return UpdateResult(stats, norm, rate, skipped)
+            updates += 1
+    return UpdateResult(replace(stats, loss=stats.loss / max(updates, 1)), norm, rate, skipped)
 
 
 def _minibatches(groups: Sequence[TrainGroup], count: int) -> list[list[TrainGroup]]:

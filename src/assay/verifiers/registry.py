@@ -7,12 +7,11 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from assay.errors import VerifierError
+from assay.errors import VerifierError, did_you_mean
 from assay.verifiers.contract import Verifier, describe
 from assay.verifiers.exact import exact
 from assay.verifiers.json_document import json_document
@@ -35,7 +34,7 @@ def build_verifier(name: str, args: Mapping[str, Any]) -> Verifier:
         return UserVerifier(name, _import_function(name), args)
     if name not in VERIFIERS:
         raise VerifierError(
-            f"there is no verifier {name!r}{_did_you_mean(name, VERIFIERS)}; allowed: {', '.join(VERIFIERS)}, "
+            f"there is no verifier {name!r}{did_you_mean(name, VERIFIERS)}; allowed: {', '.join(VERIFIERS)}, "
             f"or module:function for your own"
         )
     factory = VERIFIERS[name]
@@ -49,7 +48,7 @@ def _check_args(name: str, factory: Callable[..., Verifier], args: Mapping[str, 
     for key, value in args.items():
         if key not in parameters:
             raise VerifierError(
-                f"verifier {name!r} takes no argument {key!r}{_did_you_mean(key, parameters)}; allowed: {allowed}"
+                f"verifier {name!r} takes no argument {key!r}{did_you_mean(key, parameters)}; allowed: {allowed}"
             )
         try:
             TypeAdapter(parameters[key].annotation).validate_python(value, strict=True)
@@ -80,11 +79,6 @@ def _import_function(name: str) -> Callable[..., Any]:
     function = getattr(module, attribute, None)
     if not callable(function):
         problem = "there is no" if function is None else f"a {type(function).__name__}, no function, is"
-        hint = _did_you_mean(attribute, vars(module))
+        hint = did_you_mean(attribute, vars(module))
         raise VerifierError(f"verifier {name!r}: {problem} {attribute} in {module_name}{hint}")
     return function  # type: ignore[no-any-return]
-
-
-def _did_you_mean(name: str, known: Mapping[str, Any]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
