@@ -23,6 +23,7 @@ tiny: $(VENV)/.installed
 	$(BIN)/assay train recipes/addition-tiny-grpo.toml
 
 seeds: $(VENV)/.installed
+	rm -rf $(SEEDS:%=runs/seeds/%)
 	for seed in $(SEEDS); do $(BIN)/assay train $(RECIPE) --set seed=$$seed --out runs/seeds/$$seed || exit 1; done
 
 test: $(VENV)/.installed-dev

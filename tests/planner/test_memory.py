@@ -19,7 +19,7 @@ def test_the_state_is_weights_gradients_and_two_moments() -> None:
 
 
 def test_activations_of_a_token() -> None:
-    assert activation_bytes_per_token(SHAPE) == 4 * 3 * (12 * 8 + 4 * 20)
+    assert activation_bytes_per_token(SHAPE) == 4 * 3 * (16 * 8 + 4 * 20)
 
 
 @pytest.mark.parametrize("copies", [0, 1])

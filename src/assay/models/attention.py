@@ -27,18 +27,23 @@ class Layout(Protocol):
         ...
 
 
-def attend_masked(
-    query_BHTD: Tensor, key_BKSD: Tensor, value_BKSD: Tensor, allowed_BTS: Tensor, scaling: float
-) -> Tensor:
-    """Attention where ``allowed``; [B, H, T, D].
+def folded_bias(allowed_BTS: Tensor, share: int, dtype: torch.dtype) -> Tensor:
+    """What ``attend_folded`` adds to the scores of ``share`` query heads to a key head: 0 where allowed, else -inf."""
+    bias = torch.zeros(allowed_BTS.shape, dtype=dtype, device=allowed_BTS.device)
+    return bias.masked_fill_(~allowed_BTS, -torch.inf).repeat(1, share, 1)[:, None]
 
-    Grouped queries are folded into the time axis, so that keys are never repeated in memory.
+
+def attend_folded(
+    query_BHTD: Tensor, key_BKSD: Tensor, value_BKSD: Tensor, bias_B1MS: Tensor, scaling: float
+) -> Tensor:
+    """Attention with grouped queries folded into the time axis (M = H / K * T), so that keys are never repeated.
+
+    Returns [B, H, T, D].
     """
     B, H, T, D = query_BHTD.shape
     share = H // key_BKSD.shape[1]
     folded = query_BHTD.reshape(B, H // share, share * T, D)
-    allowed = allowed_BTS.repeat(1, share, 1)[:, None]
-    out = scaled_dot_product_attention(folded, key_BKSD, value_BKSD, attn_mask=allowed, scale=scaling)
+    out = scaled_dot_product_attention(folded, key_BKSD, value_BKSD, attn_mask=bias_B1MS, scale=scaling)
     return out.reshape(B, H, T, D)
 
 

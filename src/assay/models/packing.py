@@ -14,7 +14,7 @@ from itertools import groupby, pairwise
 import torch
 from torch import Tensor
 
-from assay.models.attention import attend_masked
+from assay.models.attention import attend_folded, folded_bias
 
 TokenIds = tuple[int, ...]
 
@@ -110,15 +110,20 @@ class _Block:
         # Keys stand in the order of their sequence, so this also hides the padding behind it.
         last_seen_BT = shared_B[:, None] + steps_T
         self._allowed_BTS = torch.arange(self._key_BS.shape[1], device=device) <= last_seen_BT[:, :, None]
+        self._bias_B1MS: Tensor | None = None
         self.places_N = self._query_BT[self._real_BT]
 
     def attend(self, query_HND: Tensor, key_KND: Tensor, value_KND: Tensor, scaling: float) -> Tensor:
         """Outputs [H, N of this block, D], tail after tail."""
-        out_BHTD = attend_masked(
+        if self._bias_B1MS is None:
+            # One for all layers: each keeps its mask for the backward pass.
+            share = query_HND.shape[0] // key_KND.shape[0]
+            self._bias_B1MS = folded_bias(self._allowed_BTS, share, value_KND.dtype)
+        out_BHTD = attend_folded(
             _gather(query_HND, self._query_BT),
             _gather(key_KND, self._key_BS),
             _gather(value_KND, self._key_BS),
-            self._allowed_BTS,
+            self._bias_B1MS,
             scaling,
         )
         return out_BHTD.transpose(0, 1)[:, self._real_BT]

@@ -27,14 +27,19 @@ def state_bytes(shape: Shape, *, frozen_copies: int = 0) -> int:
 def activation_bytes_per_token(shape: Shape) -> int:
     """Float32 activations that one position keeps for the backward pass.
 
-    Each layer keeps about 12 vectors of the hidden size (two norms with their inputs, queries, keys, values,
-    rotations, attention output, residuals) and 4 of the intermediate size (gate, its activation, up, product).
+    Each layer keeps about 16 vectors of the hidden size (two norms with their inputs, queries, keys, values,
+    rotations, attention output, residuals, and the keys and values that each block of completions gathers) and 4
+    of the intermediate size (gate, its activation, up, product). Measured with SmolLM2-135M: see docs/learner.md.
     """
-    return FLOAT * shape.layers * (12 * shape.hidden + 4 * shape.intermediate)
+    return FLOAT * shape.layers * (16 * shape.hidden + 4 * shape.intermediate)
+
+
+def logits_bytes(shape: Shape, head_chunk: int = 256) -> int:
+    """Float32 logits of one chunk of positions, with two copies that the loss makes of them."""
+    return 3 * FLOAT * head_chunk * shape.vocabulary
 
 
 def micro_batch_tokens(shape: Shape, budget_bytes: float, *, frozen_copies: int = 0, head_chunk: int = 256) -> int:
     """Positions of the largest micro-batch within the budget, or 0 if the model's state alone passes it."""
-    logits = 3 * FLOAT * head_chunk * shape.vocabulary
-    left = budget_bytes - state_bytes(shape, frozen_copies=frozen_copies) - logits
+    left = budget_bytes - state_bytes(shape, frozen_copies=frozen_copies) - logits_bytes(shape, head_chunk)
     return max(0, int(left // activation_bytes_per_token(shape)))

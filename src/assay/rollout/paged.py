@@ -1,5 +1,7 @@
 """The embedded engine: prompts computed once for all their completions, rows that leave as they finish.
 
+Keys and values lie in one piece for each prompt and each lane; they are not cut into pages yet.
+
 It uses the learner's own modules and weights: there is no copy, so nothing to synchronise, and sampler and
 learner agree to the last digits. Requests run in waves bounded by rows and memory. What prompts have in
 common at their start (a system line, worked examples) is computed once for the whole wave, and so is what
