@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from typing import Any
 
 import pytest
 
@@ -27,16 +28,23 @@ def test_a_signal_sets_the_flag_and_nothing_stops_by_itself(
         assert caught.value.exit_code == 130
 
 
-def test_a_second_interrupt_is_the_default_one() -> None:
-    with StopRequest() as stop:
-        signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
+@pytest.mark.parametrize("inherited", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_second_interrupt_stops_at_once_also_in_a_background_job(inherited: Any) -> None:
+    """A shell script starts its background jobs with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, inherited)
+    try:
+        with StopRequest() as stop:
             signal.raise_signal(signal.SIGINT)
-        assert stop.requested
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert stop.requested
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_the_handlers_of_before_come_back(interrupted: bool) -> None:
+def test_the_handlers_of_before_come_back(interrupted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "default_int_handler", signal.getsignal(signal.SIGINT))
     before = [signal.getsignal(number) for number in SIGNALS]
     with StopRequest():
         assert [signal.getsignal(number) for number in SIGNALS] != before

@@ -39,6 +39,7 @@ class StopRequest:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
         for previous, handler in self._previous.items():
-            signal.signal(previous, handler)
+            # A job that a script put into the background inherits SIGINT ignored, but the second one is meant.
+            signal.signal(previous, signal.default_int_handler if handler == signal.SIG_IGN else handler)
         # Not through a stream: the signal may have come in the middle of a write to it.
         os.write(STDERR, MESSAGE)
