@@ -57,9 +57,25 @@ class AlgorithmSection(Section):
     group_size: Annotated[int, Field(ge=2, le=1024)] = 8
     """Completions of each prompt."""
     beta: Annotated[float, Field(ge=0, le=10)] = 0.0
-    """Weight of the KL term to the reference; 0: no reference is loaded."""
-    dead_groups: Literal["drop", "keep_kl"] = "drop"
-    """Groups without signal: dropped before the forward pass, or kept for their KL term alone."""
+    """Weight of the KL to the reference, in the loss or the reward as the preset has it; 0: no reference is loaded."""
+    dead_groups: Literal["drop", "keep_kl", "resample", "keep_in_denominator"] | None = None
+    """Groups without signal: dropped before the forward pass; kept for their KL term; replaced by groups of further
+    prompts; or kept in the loss's denominators, as peers do. null: as the preset has it."""
+    resample_rounds: Annotated[int, Field(ge=1, le=20)] = 3
+    """Times that dead groups are replaced within a step at most (dead_groups = "resample")."""
+    mask_truncated: bool = False
+    """Leave completions cut off at max_new_tokens out of the loss (not out of their group's mean)."""
+    overlong_buffer: Annotated[int, Field(ge=0)] | None = None
+    """The last tokens before max_new_tokens over which a penalty grows to -1; 0: none; null: as the preset has it."""
+    eps_low: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Clip range below 1; null: the preset's, as in the following two."""
+    eps_high: Annotated[float, Field(gt=0, le=100)] | None = None
+    dual_clip: Annotated[float, Field(gt=1, le=100)] | None = None
+    entropy_bonus: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Weight of the entropy (nats a token) that is added to the objective."""
+    importance_correction: Literal["tis", "mis"] | None = None
+    """Where sampler and learner differ: weigh tokens by min(w, cap), or leave out sequences whose w is above it."""
+    importance_cap: Annotated[float, Field(gt=1, le=1000)] = 2.0
     minibatches: PositiveInt = 1
     """Optimiser steps over each rollout's groups."""
     epochs: PositiveInt = 1
@@ -142,6 +158,11 @@ class Config(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         problems = []
+        if self.algorithm.overlong_buffer is not None and self.algorithm.overlong_buffer > self.rollout.max_new_tokens:
+            problems.append(
+                f"algorithm.overlong_buffer ({self.algorithm.overlong_buffer}) cannot exceed rollout.max_new_tokens "
+                f"({self.rollout.max_new_tokens})"
+            )
         if self.algorithm.dead_groups == "keep_kl" and self.algorithm.beta == 0:
             problems.append("algorithm.dead_groups = 'keep_kl' needs algorithm.beta > 0: there is no KL term to keep")
         if self.algorithm.minibatches > self.rollout.prompts_per_step:

@@ -16,6 +16,8 @@ Message = Mapping[str, str]
 FinishReason = Literal["stop", "length"]
 """``stop``: the policy emitted an end token; ``length``: cut off at the token limit."""
 
+GroupState = Literal["informative", "zero_variance", "unscorable"]
+
 Status = Literal["ok", "wrong", "timeout", "crash", "unscorable"]
 """``crash`` and ``unscorable`` carry a NaN reward: nothing was learnt about the completion."""
 
@@ -75,6 +77,11 @@ class Trajectory:
         return tuple(t for s in self.segments for t in s.token_ids)
 
     @property
+    def truncated(self) -> bool:
+        """Cut off at the token limit."""
+        return self.finish_reason == "length"
+
+    @property
     def action_mask(self) -> tuple[bool, ...]:
         return tuple(s.action for s in self.segments for _ in s.token_ids)
 
@@ -116,7 +123,7 @@ class Group:
     group_id: int
     samples: tuple[Sample, ...]
     advantages: tuple[float, ...]
-    state: Literal["informative", "zero_variance", "unscorable"]
+    state: GroupState
 
     @property
     def dead(self) -> bool:

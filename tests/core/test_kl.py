@@ -42,13 +42,13 @@ def test_k1_is_positive_where_the_policy_is_surer_than_the_reference() -> None:
 
 def test_peers_near_the_reference(oracle_cases: Cases) -> None:
     """|x| < 1.25 here, so that no peer's clamp is active: value and gradient must be ours."""
-    names = [f"verl_{k}_near" for k in KLS] + ["liger_k3_near"]
+    names = [f"verl_{k}_near" for k in ("k1", "k2", "k3")] + ["liger_k3_near"]
     for name in names:
         (case,) = oracle_cases("kl", id=name)
         check_peer(case, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", KLS)
+@pytest.mark.parametrize("name", ["k1", "k2", "k3"])
 def test_openrlhf_near_the_reference(oracle_cases: Cases, name: str) -> None:
     """It casts to float32 first, so agreement ends there."""
     (case,) = oracle_cases("kl", id=f"openrlhf_{name}_near")

@@ -59,7 +59,6 @@ def test_value_entropy_and_gradients_are_those_of_log_softmax(setting: str, chun
     expected, entropy = plain(hidden, head, targets, bias=bias_V, **options)
     torch.testing.assert_close(logprobs, expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(entropies, entropy, rtol=0, atol=1e-12)
-    assert not entropies.requires_grad
     weights = torch.linspace(-1, 1, N, dtype=torch.float64)
     leaves = [hidden, head] if bias_V is None else [hidden, head, bias_V]
     ours = torch.autograd.grad((weights * logprobs).sum(), leaves)
@@ -67,6 +66,27 @@ def test_value_entropy_and_gradients_are_those_of_log_softmax(setting: str, chun
     for a, b in zip(ours, theirs, strict=True):
         assert b.abs().max() > 1e-3
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 1000])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_gradient_of_the_entropy_is_that_of_log_softmax(setting: str, chunk: int) -> None:
+    """Alone, and together with that of the log-probs: an entropy bonus is part of the same loss."""
+    hidden, head, bias, targets = problem()
+    options = dict(SETTINGS[setting])
+    bias_V = bias if options.pop("bias", False) else None
+    leaves = [hidden, head] if bias_V is None else [hidden, head, bias]
+    weights_N = torch.linspace(-1, 2, N, dtype=torch.float64)
+    for of_logprobs in (0.0, 1.0):
+        ours = token_logprobs(hidden, head, targets, chunk=chunk, bias_V=bias_V, **options)
+        theirs = plain(hidden, head, targets, bias=bias_V, **options)
+        grads = [
+            torch.autograd.grad((weights_N * (of_logprobs * logprobs + entropy)).sum(), leaves)
+            for logprobs, entropy in (ours, theirs)
+        ]
+        for a, b in zip(*grads, strict=True):
+            assert b.abs().max() > 1e-3
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
 def test_without_gradient_the_result_is_the_same() -> None:

@@ -351,7 +351,7 @@ def test_is_clipped_is_where_the_gradient_is_exactly_zero(eps_low: float, eps_hi
 def test_the_gradient_at_the_old_policy_is_minus_the_advantage() -> None:
     """On policy (ratio 1, a tie of both branches) the surrogate is plain policy gradient."""
     batch = random_batch()
-    for loss in LOSSES.values():
+    for loss in (entry.tokens for entry in LOSSES.values()):
         logprobs = batch["old_log_prob"].clone().requires_grad_()
         tokens = loss(logprobs, batch["old_log_prob"], batch["advantages"])
         (grad,) = torch.autograd.grad(tokens.sum(), logprobs)

@@ -26,7 +26,7 @@ def test_every_name_in_a_preset_exists(name: str) -> None:
     assert preset.aggregation in get_args(Aggregation)
     assert preset.kl_gradient in get_args(get_type_hints(Preset)["kl_gradient"])
     assert preset.ddof in (0, 1)
-    assert 0 < preset.eps_low < 1
+    assert 0 < preset.eps_low <= 1
     assert preset.eps_high >= preset.eps_low
     assert preset.dual_clip is None or preset.dual_clip > 1
 
@@ -45,9 +45,11 @@ def test_presets_are_different_algorithms() -> None:
 def test_clipping_of_a_preset_is_taken_by_its_loss(name: str) -> None:
     preset = PRESETS[name]
     clipping = {key: getattr(preset, key) for key in ("eps_low", "eps_high", "dual_clip")}
-    assert clipping.keys() <= inspect.signature(LOSSES[preset.loss]).parameters.keys()
-    loss = LOSSES[preset.loss](torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 1), **clipping)
-    assert loss.tolist() == [[-1.0, -1.0]]
+    assert clipping.keys() <= inspect.signature(LOSSES[preset.loss].tokens).parameters.keys()
+    logprobs = torch.zeros(1, 2, requires_grad=True)
+    loss = LOSSES[preset.loss].tokens(logprobs, torch.zeros(1, 2), torch.ones(1, 1), **clipping)
+    (grad,) = torch.autograd.grad(loss.sum(), logprobs)
+    assert grad.tolist() == [[-1.0, -1.0]]
 
 
 def test_grpo_is_the_papers() -> None:

@@ -93,7 +93,7 @@ def test_group_relative_is_bounded_by_the_size_of_the_group(rewards: list[float]
 @given(logprobs, st.data())
 def test_without_advantage_there_is_no_policy_gradient(loss: str, old: list[float], data: st.DataObject) -> None:
     new = torch.tensor([data.draw(st.floats(-8, 0, width=32)) for _ in old], requires_grad=True)
-    value = LOSSES[loss](new, torch.tensor(old), torch.zeros(len(old)))
+    value = LOSSES[loss].tokens(new, torch.tensor(old), torch.zeros(len(old)))
     value.sum().backward()
     assert not value.any()
     assert new.grad is not None
@@ -103,10 +103,22 @@ def test_without_advantage_there_is_no_policy_gradient(loss: str, old: list[floa
 @losses
 @few
 @given(logprobs, st.floats(-3, 3, width=32))
-def test_at_the_old_policy_the_loss_is_minus_the_advantage(loss: str, old: list[float], advantage: float) -> None:
+def test_at_the_old_policy_the_gradient_is_minus_the_advantage(loss: str, old: list[float], advantage: float) -> None:
+    """On policy every one of them is the plain policy gradient."""
     old_T = torch.tensor(old)
-    value = LOSSES[loss](old_T.clone(), old_T, torch.full_like(old_T, advantage))
-    assert torch.equal(value, torch.full_like(old_T, -advantage))
+    new_T = old_T.clone().requires_grad_()
+    LOSSES[loss].tokens(new_T, old_T, torch.full_like(old_T, advantage)).sum().backward()
+    assert new_T.grad is not None
+    assert torch.equal(new_T.grad, torch.full_like(old_T, -advantage))
+
+
+@losses
+@few
+@given(logprobs)
+def test_at_the_old_policy_nothing_is_clipped(loss: str, old: list[float]) -> None:
+    old_T = torch.tensor(old)
+    for advantage in (-1.0, 1.0):
+        assert not LOSSES[loss].clipped(old_T, old_T, torch.full_like(old_T, advantage)).any()
 
 
 @losses
@@ -116,7 +128,7 @@ def test_at_the_old_policy_a_step_raises_the_better_and_lowers_the_worse(
     loss: str, old: list[float], advantage: float
 ) -> None:
     new = torch.tensor(old, requires_grad=True)
-    LOSSES[loss](new, torch.tensor(old), torch.full((len(old),), advantage)).sum().backward()
+    LOSSES[loss].tokens(new, torch.tensor(old), torch.full((len(old),), advantage)).sum().backward()
     assert new.grad is not None
     assert torch.equal(new.grad.sign(), torch.full((len(old),), -advantage).sign())
 

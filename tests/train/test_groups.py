@@ -118,11 +118,35 @@ VALUES = [*(i / 7 for i in range(-70, 71, 7)), 0.1, 0.7, -9.99, 1e6, 1e6 + 0.1]
 @pytest.mark.parametrize("size", [2, 3, 7, 8, 16, 64])
 def test_identical_rewards_have_advantages_of_exactly_zero(size: int, groups_of: Callable[..., list[Sample]]) -> None:
     samples = groups_of(*([value] * size for value in VALUES))
-    for preset in PRESETS.values():
+    guarded = [preset for preset in PRESETS.values() if preset.guard and preset.estimate == "group"]
+    assert len(guarded) >= 7
+    for preset in guarded:
         groups = make_groups(samples, preset)
         assert all(g.state == "zero_variance" for g in groups)
         assert all(a == 0.0 for g in groups for a in g.advantages)
-    assert rollout_metrics(groups)["zero_variance_rate"] == 1.0
+        assert rollout_metrics(groups)["zero_variance_rate"] == 1.0
+
+
+def test_without_a_group_baseline_an_equal_group_is_signal(groups_of: Callable[..., list[Sample]]) -> None:
+    """REINFORCE++ compares with the whole batch: two right ones and two wrong ones tell as much as any."""
+    groups = make_groups(groups_of((1, 1), (0, 0), (NAN, 1), (NAN, NAN)), PRESETS["reinforce_pp"])
+    assert [g.advantages for g in groups] == [(1, 1), (0, 0), (0, 1), (0, 0)]
+    assert [g.state for g in groups] == ["informative", "informative", "informative", "unscorable"]
+    kept, dropped = to_train(groups, "drop")
+    assert [len(g.samples) for g in kept] == [2, 2, 1]
+    assert dropped == {"unscorable": 3}
+
+
+def test_truncated_completions_may_be_left_out_of_the_loss_but_not_of_the_mean(sample: Callable[..., Sample]) -> None:
+    """DAPO's overlong filtering."""
+    samples = [sample(0, 0, 1.0), sample(1, 0, 0.0, finish="length"), sample(2, 0, 0.0)]
+    groups = make_groups(samples, GRPO)
+    (kept,), dropped = to_train(groups, "drop", mask_truncated=True)
+    assert [s.advantage for s in kept.samples] == [groups[0].advantages[0], groups[0].advantages[2]]
+    assert kept.group_loss_tokens == 4
+    assert dropped == {"truncated": 1}
+    only = make_groups([sample(i, 0, i, finish="length") for i in (0, 1)], GRPO)
+    assert to_train(only, "drop", mask_truncated=True) == ([], {"truncated": 2})
 
 
 def test_telemetry_counts_what_the_guard_says(groups_of: Callable[..., list[Sample]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from assay.planner.memory import state_bytes
 from assay.rollout.paged import PagedEngine
 from assay.rollout.reference import ReferenceEngine
 from assay.train.job import (
+    algorithm_of,
     build_composite,
     build_engine,
     build_policy,
@@ -23,7 +25,7 @@ from assay.train.job import (
     load_checked_rows,
     load_eval_rows,
     optimizer_settings,
-    preset_of,
+    overlong_buffer,
     shape_of,
     tokens_per_micro_batch,
 )
@@ -80,9 +82,24 @@ def test_evaluation_rows_are_the_first_ones_or_none(config: Callable[..., Config
 def test_names_are_built_and_unknown_ones_listed(config: Callable[..., Config], load: Callable[..., Policy]) -> None:
     assert isinstance(build_engine(config(), load()), PagedEngine)
     assert isinstance(build_engine(config(rollout={"engine": "reference"}), load()), ReferenceEngine)
-    assert preset_of(config(algorithm={"preset": "rloo"})).advantage == "leave_one_out"
-    with pytest.raises(ConfigError, match=r"algorithm\.preset: there is no 'ppo'; allowed: grpo, dr_grpo, rloo"):
-        preset_of(config(algorithm={"preset": "ppo"}))
+    assert algorithm_of(config(algorithm={"preset": "rloo"})).advantage == "leave_one_out"
+    with pytest.raises(
+        ConfigError, match=r"there is no 'drgrpo' \(did you mean 'dr_grpo'\?\); allowed: grpo, dr_grpo, "
+    ):
+        algorithm_of(config(algorithm={"preset": "drgrpo"}))
+
+
+def test_a_recipe_may_change_what_its_preset_has(config: Callable[..., Config]) -> None:
+    plain = algorithm_of(config(algorithm={"preset": "dapo"}))
+    assert (plain.eps_high, plain.dead_groups) == (0.28, "resample")
+    changed = algorithm_of(config(algorithm={"preset": "dapo", "eps_high": 0.4, "dead_groups": "drop"}))
+    assert changed == replace(plain, eps_high=0.4, dead_groups="drop")
+    with pytest.raises(ConfigError, match=r"algorithm\.dual_clip: cispo, the loss of 'cispo', has none"):
+        algorithm_of(config(algorithm={"preset": "cispo", "dual_clip": 3.0}))
+    buffers = [
+        overlong_buffer(config(algorithm=a), plain) for a in ({}, {"overlong_buffer": 0}, {"overlong_buffer": 3})
+    ]
+    assert buffers == [1, 0, 3]
 
 
 def test_fresh_adapters_depend_on_the_seed_alone(config: Callable[..., Config]) -> None:

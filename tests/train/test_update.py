@@ -53,6 +53,8 @@ def run(
     learner: object, groups: Sequence[TrainGroup], reference: Reference | None = None, **given: Any
 ) -> UpdateResult:
     settings: dict[str, Any] = {
+        "preset": PRESETS["grpo"],
+        "beta": 0.0,
         "minibatches": 1,
         "epochs": 1,
         "max_length": 6,

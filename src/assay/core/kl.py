@@ -5,20 +5,25 @@ expm1(x) - x, which is never negative in float32; inputs of lower precision are 
 k3 goes on linearly with slope e^10 - 1, so value and gradient stay finite and keep pulling back; the backward
 is -expm1(x), written out, since autograd of the difference loses small x.
 
-E[k3] is the KL in value. Its plain gradient on on-policy samples is that of KL(pi_ref || pi_theta); multiply
-by the importance ratio, kept in the graph, for the conditional KL(pi_theta || pi_ref) of each token.
+E[k1] and E[k3] are the KL in value, E[k2] is not. Their plain gradients on on-policy samples are other things:
+of k1 nothing (0 in expectation), of k2 that of KL(pi_theta || pi_ref), of k3 that of KL(pi_ref || pi_theta).
+``kl_term`` offers two repairs: the importance ratio kept in the graph (then k1 and k3 have the gradient of each
+token's KL(pi_theta || pi_ref)), and straight-through (the value of one, the gradient of k2).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 LINEAR_BEYOND = 10.0
+
+KlGradient = Literal["plain", "importance", "straight_through"]
+"""plain: as the estimator is; importance: times the ratio in the graph; straight_through: the gradient of k2."""
 
 
 def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
@@ -42,6 +47,47 @@ def k3_is_linear(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     return _upcast(ref_logprobs) - _upcast(logprobs) > LINEAR_BEYOND
 
 
+def k3_clamped(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """k3 as verl and OpenRLHF bound it: x to [-20, 20], k3 to [-10, 10]. Beyond, nothing pulls back."""
+    x = (_upcast(ref_logprobs) - _upcast(logprobs)).clamp(-20, 20)
+    return (torch.expm1(x) - x).clamp(-10, 10)
+
+
+def k3_unbounded(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """k3 as TRL has it: no bound, so one token that is 30 nats off has a gradient of 1e13."""
+    x = _upcast(ref_logprobs) - _upcast(logprobs)
+    return torch.expm1(x) - x
+
+
+def kl_term(
+    kind: str,
+    gradient: KlGradient,
+    logprobs: Tensor,
+    ref_logprobs: Tensor,
+    ratio: Tensor,
+) -> Tensor:
+    """The KL term of a loss, per token: an estimator of KLS with the gradient asked for.
+
+    ``ratio`` = pi_theta / pi_old with its graph; only ``importance`` reads it.
+    """
+    value = KLS[kind](logprobs, ref_logprobs)
+    if gradient == "importance":
+        return ratio * value
+    if gradient == "straight_through":
+        carrier = k2(logprobs, ref_logprobs)
+        return carrier - carrier.detach() + value.detach()
+    return value
+
+
+def adapted_beta(beta: float, kl: float, *, target: float, horizon: float, samples: int) -> float:
+    """The next KL coefficient (Ziegler et al. 2019, arXiv 1909.08593, eq. 4): proportional control, at most 20 %.
+
+    beta (1 + clip(kl / target - 1, -0.2, 0.2) samples / horizon); ``kl`` in the unit of ``target``.
+    """
+    error = min(max(kl / target - 1, -0.2), 0.2)
+    return beta * (1 + error * samples / horizon)
+
+
 class _K3(torch.autograd.Function):
     """k3 as a function of x, with the derivative expm1(min(x, 10)) written out."""
 
@@ -62,4 +108,11 @@ def _upcast(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
-KLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
+KLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "k1": k1,
+    "k2": k2,
+    "k3": k3,
+    "k3_clamped": k3_clamped,
+    "k3_unbounded": k3_unbounded,
+}
+"""Per-token estimators: (logprobs, ref_logprobs) to a tensor of the same shape."""

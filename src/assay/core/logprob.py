@@ -26,7 +26,7 @@ def token_logprobs(
     """(log-probs, entropies) of shape [N] in nats, at least float32, of softmax(logits / temperature).
 
     logits = hidden head^T (+ bias), through softcap * tanh(logits / softcap) where the model has one.
-    ``chunk`` is in positions and bounds memory alone. The entropy carries no gradient.
+    ``chunk`` is in positions and bounds memory alone. Both carry a gradient.
     """
     if temperature <= 0:
         raise ValueError(f"temperature must be positive to score tokens, got {temperature}")
@@ -71,15 +71,16 @@ class _TokenLogprobs(torch.autograd.Function):
             entropies.append(torch.special.entr(logits_NV.sub_(normaliser_N[:, None]).exp_()).sum(dim=-1))
             normalisers.append(normaliser_N)
         entropies_N = torch.cat(entropies)
-        ctx.save_for_backward(hidden_NH, head_VH, bias_V, targets_N, torch.cat(normalisers))
+        ctx.save_for_backward(hidden_NH, head_VH, bias_V, targets_N, torch.cat(normalisers), entropies_N)
+        ctx.set_materialize_grads(False)
         ctx.settings = (temperature, softcap, chunk)
         ctx.autocast = _autocast_of(hidden_NH)
-        ctx.mark_non_differentiable(entropies_N)
         return torch.cat(logprobs), entropies_N
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_NH, head_VH, bias_V, targets_N, normaliser_N = ctx.saved_tensors
+        hidden_NH, head_VH, bias_V, targets_N, normaliser_N, entropy_N = ctx.saved_tensors
+        to_logprobs_N, to_entropies_N = grads
         temperature, softcap, chunk = ctx.settings
         autocast, dtype = ctx.autocast
         grad_hidden = torch.zeros_like(hidden_NH) if ctx.needs_input_grad[0] else None
@@ -90,9 +91,15 @@ class _TokenLogprobs(torch.autograd.Function):
             with torch.autocast(hidden_NH.device.type, dtype=dtype, enabled=autocast):
                 logits_NV = scaled_logits(hidden_NH[piece], head_VH, temperature, softcap, bias_V)
             slope = _slope(logits_NV, temperature, softcap)
-            grad_N1 = grads[0][piece, None]
-            grad_NV = logits_NV.sub_(normaliser_N[piece, None]).exp_().mul_(-grad_N1)
-            grad_NV.scatter_add_(-1, targets_N[piece, None], grad_N1)
+            logprobs_NV = logits_NV.sub_(normaliser_N[piece, None])
+            grad_NV = _entropy_gradient(logprobs_NV, entropy_N[piece, None], to_entropies_N, piece)
+            if to_logprobs_N is not None:
+                grad_N1 = to_logprobs_N[piece, None]
+                towards_NV = logprobs_NV.exp_().mul_(-grad_N1)
+                towards_NV.scatter_add_(-1, targets_N[piece, None], grad_N1)
+                grad_NV = towards_NV if grad_NV is None else grad_NV + towards_NV
+            if grad_NV is None:
+                continue
             grad_NV = (grad_NV * slope).to(dtype) if slope is not None else grad_NV.to(dtype)
             if grad_hidden is not None:
                 grad_hidden[piece] = grad_NV @ weight_VH
@@ -101,6 +108,16 @@ class _TokenLogprobs(torch.autograd.Function):
             if grad_bias is not None:
                 grad_bias += grad_NV.sum(dim=0)
         return grad_hidden, grad_head, grad_bias, None, None, None, None
+
+
+def _entropy_gradient(logprobs_NV: Tensor, entropy_N1: Tensor, grad_N: Tensor | None, piece: slice) -> Tensor | None:
+    """dH / d logits = -p (log p + H), where the entropy is part of a loss."""
+    if grad_N is None:
+        return None
+    # p log p is 0 for p = 0, also where log p is -inf.
+    probs_NV = logprobs_NV.exp()
+    slope_NV: Tensor = torch.special.entr(probs_NV) - probs_NV * entropy_N1
+    return slope_NV * grad_N[piece, None]
 
 
 def _pieces(n: int, chunk: int) -> Iterator[slice]:

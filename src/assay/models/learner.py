@@ -19,10 +19,13 @@ class TrainSample:
     mask: tuple[bool, ...]
     """True where the policy chose the token: only there is a loss."""
     advantage: float
+    """Of the whole completion (for estimates by token: its reward)."""
     sampler_logprobs: tuple[float, ...]
     old_logprobs: Tensor | None = None
     """The learner's log-probs before the first update on this sample; None: the current ones (on-policy)."""
     ref_logprobs: Tensor | None = None
+    advantages: Tensor | None = None
+    """Of each token; None: ``advantage`` on every one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from assay.core.kl import KLS, k3, k3_is_linear
-from assay.core.loss import LOSSES, MAX_LOG_RATIO, Denominators, aggregate, is_clipped, sequence_weights
+from assay.core.kl import k3, k3_is_linear, kl_term
+from assay.core.loss import (
+    LOSSES,
+    MAX_LOG_RATIO,
+    Correction,
+    Denominators,
+    aggregate,
+    correction_weights,
+    sequence_level,
+    sequence_weights,
+)
 from assay.core.masked import masked_sum
 from assay.core.presets import Preset
 from assay.models.learner import TrainSample, UpdateStats
@@ -19,11 +28,16 @@ from assay.models.learner import TrainSample, UpdateStats
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What is minimised: an algorithm's constants, the KL coefficient and the sampling temperature."""
+    """What is minimised: an algorithm's constants, and what a recipe adds to them."""
 
     preset: Preset
     beta: float = 0.0
+    """Of the KL term of the loss; 0 where the KL is in the reward."""
     temperature: float = 1.0
+    entropy_bonus: float = 0.0
+    """Weight of the entropy, in nats, that is taken off the loss of each token."""
+    correction: Correction | None = None
+    correction_cap: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +50,7 @@ class MicroBatch:
     sampler_logprobs_BT: Tensor
     ref_logprobs_BT: Tensor | None
     mask_BT: Tensor
-    advantages_B1: Tensor
+    advantages_BT: Tensor
     lengths_B: Tensor
     group_tokens_B: Tensor
 
@@ -66,29 +80,33 @@ def micro_batch(
         sampler_logprobs_BT=dense([torch.tensor(s.sampler_logprobs) for s in samples]),
         ref_logprobs_BT=dense(ref) if ref else None,
         mask_BT=dense([torch.tensor(s.mask) for s in samples]),
-        advantages_B1=torch.tensor([s.advantage for s in samples], device=device).to(logprobs_BT.dtype)[:, None],
+        advantages_BT=dense([_advantages(s) for s in samples]).to(logprobs_BT.dtype),
         lengths_B=torch.tensor([sum(s.mask) for s in samples], device=device),
         group_tokens_B=torch.tensor(group_tokens, device=device),
     )
 
 
 def objective_loss(batch: MicroBatch, objective: Objective, denominators: Denominators) -> Tensor:
-    """This micro-batch's share of the global loss: policy term + beta KL, as the preset says. A scalar."""
+    """This micro-batch's share of the global loss: policy term - entropy + beta KL, as the preset says. A scalar."""
     p = objective.preset
-    loss_BT = LOSSES[p.loss](
-        batch.logprobs_BT,
+    logprobs_BT = _ratio_logprobs(batch, p)
+    loss_BT = LOSSES[p.loss].tokens(
+        logprobs_BT,
         batch.old_logprobs_BT,
-        batch.advantages_B1,
+        batch.advantages_BT,
         eps_low=p.eps_low,
         eps_high=p.eps_high,
         dual_clip=p.dual_clip,
     )
+    if objective.correction is not None:
+        loss_BT = loss_BT * _correction(batch, objective.correction, objective.correction_cap)
+    if objective.entropy_bonus:
+        loss_BT = loss_BT - objective.entropy_bonus * batch.entropies_BT
     if objective.beta:
         if batch.ref_logprobs_BT is None:
             raise ValueError(f"beta is {objective.beta}, but the samples carry no reference log-probs")
-        kl_BT = KLS[p.kl](batch.logprobs_BT, batch.ref_logprobs_BT)
-        if p.kl_gradient == "importance":
-            kl_BT = torch.exp((batch.logprobs_BT - batch.old_logprobs_BT).clamp(max=MAX_LOG_RATIO)) * kl_BT
+        ratio_BT = torch.exp((batch.logprobs_BT - batch.old_logprobs_BT).clamp(max=MAX_LOG_RATIO))
+        kl_BT = kl_term(p.kl, p.kl_gradient, batch.logprobs_BT, batch.ref_logprobs_BT, ratio_BT)
         loss_BT = loss_BT + objective.beta * kl_BT
     weights_B = sequence_weights(p.aggregation, batch.lengths_B, batch.group_tokens_B, denominators)
     return aggregate(loss_BT, batch.mask_BT, weights_B)
@@ -101,8 +119,12 @@ def observe(batch: MicroBatch, loss: Tensor, objective: Objective) -> UpdateStat
     if not mask.any():
         return UpdateStats(loss=loss.item())
     ratio_BT = torch.exp(batch.logprobs_BT - batch.old_logprobs_BT)
-    clipped_BT = is_clipped(
-        batch.logprobs_BT, batch.old_logprobs_BT, batch.advantages_B1, eps_low=p.eps_low, eps_high=p.eps_high
+    clipped_BT = LOSSES[p.loss].clipped(
+        _ratio_logprobs(batch, p),
+        batch.old_logprobs_BT,
+        batch.advantages_BT,
+        eps_low=p.eps_low,
+        eps_high=p.eps_high,
     )
     gap_BT = (batch.old_logprobs_BT - batch.sampler_logprobs_BT).abs()
     ref = batch.ref_logprobs_BT
@@ -136,6 +158,25 @@ def add_stats(a: UpdateStats, b: UpdateStats) -> UpdateStats:
         kl_sum=sum(kl_sums) if kl_sums else None,
         kl_min=-_largest([-s for s in kl_mins]) if kl_mins else None,
         kl_linear=a.kl_linear + b.kl_linear,
+    )
+
+
+def _advantages(sample: TrainSample) -> Tensor:
+    if sample.advantages is not None:
+        return sample.advantages
+    return torch.full((len(sample.completion_ids),), sample.advantage, dtype=torch.float64)
+
+
+def _ratio_logprobs(batch: MicroBatch, preset: Preset) -> Tensor:
+    """The log-probs whose ratio to the old ones the policy loss is made of."""
+    if preset.importance_level == "sequence":
+        return sequence_level(batch.logprobs_BT, batch.old_logprobs_BT, batch.mask_BT)
+    return batch.logprobs_BT
+
+
+def _correction(batch: MicroBatch, kind: Correction, cap: float) -> Tensor:
+    return correction_weights(
+        batch.old_logprobs_BT, batch.sampler_logprobs_BT.to(batch.old_logprobs_BT), batch.mask_BT, kind=kind, cap=cap
     )
 
 

@@ -56,7 +56,7 @@ METRICS: dict[str, str] = {
     "seconds_rollout": "Part of the step spent on generating and verifying, in seconds.",
     "seconds_update": "Part of the step spent on advantages, gradients, and handing over the weights, in seconds.",
     "samples_total": "Completions (or rows, in supervised learning) since the start of the run.",
-    "trained_samples": "Completions that gave gradients, since the start of the run or of its last resume.",
+    "trained_samples": "Completions that gave gradients, since the start of the run.",
     "canary_gap": "Largest difference between engine and learner log-probs on the fixed canary tokens, in nats.",
 }
 """One sentence for each field of metrics.jsonl; ``component/<name>`` and ``status/<status>`` stand for families."""

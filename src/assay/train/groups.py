@@ -2,46 +2,74 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from assay.core.advantage import ADVANTAGES
+from assay.core.advantage import ADVANTAGES, no_baseline
 from assay.core.loss import Denominators
-from assay.core.presets import Preset
+from assay.core.presets import DeadGroups, Preset
 from assay.core.zero_variance import is_zero_variance
 from assay.models.learner import TrainGroup, TrainSample
-from assay.types import Group, Sample
+from assay.types import Group, GroupState, Sample
 
 
 def make_groups(samples: Sequence[Sample], preset: Preset) -> list[Group]:
-    """Group by group id; rewards become advantages, and each group is judged by the one guard."""
+    """Group by group id; rewards become advantages, and each group is judged by the one guard.
+
+    Estimates by token (returns, critic) have no group baseline: their advantage is the reward, to be spread over
+    the tokens later, and a group whose members all earned the same is as informative as any.
+    """
     by_group = sorted(samples, key=lambda s: (s.trajectory.group_id, s.trajectory.sample_id))
+    members = [tuple(group) for _, group in groupby(by_group, key=lambda s: s.trajectory.group_id)]
+    # Groups of uneven size are filled up with NaN, which no estimator reads.
+    rewards_PG = pad_sequence(
+        [torch.tensor([s.verdict.reward for s in group], dtype=torch.float64) for group in members],
+        batch_first=True,
+        padding_value=torch.nan,
+    )
+    advantages_PG, dead_P = _advantages(rewards_PG, preset), is_zero_variance(rewards_PG)
+    scorable_P = (~torch.isnan(rewards_PG)).sum(dim=1)
     return [
-        _group(group_id, tuple(members), preset)
-        for group_id, members in groupby(by_group, key=lambda s: s.trajectory.group_id)
+        Group(
+            group[0].trajectory.group_id,
+            group,
+            tuple(advantages_PG[p, : len(group)].tolist()),
+            _state(int(scorable_P[p]), bool(dead_P[p]), preset),
+        )
+        for p, group in enumerate(members)
     ]
 
 
-def to_train(groups: Sequence[Group], dead_groups: str) -> tuple[list[TrainGroup], Counter[str]]:
+def to_train(
+    groups: Sequence[Group], dead_groups: DeadGroups, *, mask_truncated: bool = False
+) -> tuple[list[TrainGroup], Counter[str]]:
     """Groups for the learner, and how many samples were dropped for which reason.
 
-    Unscorable samples never train. Dead groups are dropped whole, or (keep_kl) train with advantage 0.
+    Unscorable samples never train; neither do those cut off at the limit with ``mask_truncated`` (DAPO's overlong
+    filtering), though their rewards count in their group's mean. Dead groups are dropped whole, or train with the
+    advantages that they have (0 under the guard): for their KL term, and as part of the loss's denominators.
     """
     kept: list[TrainGroup] = []
     dropped: Counter[str] = Counter()
     for group in groups:
-        scorable = [i for i, s in enumerate(group.samples) if s.verdict.status not in ("crash", "unscorable")]
+        scorable = [i for i, s in enumerate(group.samples) if not math.isnan(s.verdict.reward)]
         dropped["unscorable"] += len(group.samples) - len(scorable)
-        if group.state == "unscorable" or (group.dead and dead_groups == "drop"):
+        if group.state == "unscorable" or (group.dead and dead_groups in ("drop", "resample")):
             dropped[group.state] += len(scorable)
             continue
-        samples = tuple(_train_sample(group.samples[i], group.advantages[i]) for i in scorable)
-        prompt = group.samples[0].trajectory.prompt_ids
-        kept.append(TrainGroup(prompt, samples, sum(sum(s.mask) for s in samples)))
+        whole = [i for i in scorable if not (mask_truncated and group.samples[i].trajectory.truncated)]
+        dropped["truncated"] += len(scorable) - len(whole)
+        if whole:
+            samples = tuple(_train_sample(group.samples[i], group.advantages[i]) for i in whole)
+            prompt = group.samples[0].trajectory.prompt_ids
+            kept.append(TrainGroup(prompt, samples, sum(sum(s.mask) for s in samples)))
     return kept, +dropped
 
 
@@ -55,20 +83,21 @@ def denominators_of(groups: Sequence[TrainGroup], max_length: int) -> Denominato
     )
 
 
-def _group(group_id: int, samples: tuple[Sample, ...], preset: Preset) -> Group:
-    rewards_1G = torch.tensor([[s.verdict.reward for s in samples]], dtype=torch.float64)
-    advantages = _advantages(rewards_1G, preset)[0].tolist()
-    scorable = int((~torch.isnan(rewards_1G)).sum())
-    if scorable < 2:
-        return Group(group_id, samples, tuple(advantages), "unscorable")
-    dead = bool(is_zero_variance(rewards_1G)[0])
-    return Group(group_id, samples, tuple(advantages), "zero_variance" if dead else "informative")
+def _state(scorable: int, dead: bool, preset: Preset) -> GroupState:
+    needed = 2 if preset.estimate == "group" else 1
+    if scorable < needed:
+        return "unscorable"
+    return "zero_variance" if dead and preset.estimate == "group" else "informative"
 
 
 def _advantages(rewards_PG: Tensor, preset: Preset) -> Tensor:
-    if preset.advantage == "group_relative":
-        return ADVANTAGES["group_relative"](rewards_PG, eps=preset.advantage_eps, ddof=preset.ddof)
-    return ADVANTAGES[preset.advantage](rewards_PG)
+    if preset.estimate != "group":
+        return no_baseline(rewards_PG)
+    estimator = ADVANTAGES[preset.advantage]
+    settings: dict[str, Any] = {"guard": preset.guard}
+    if preset.advantage in ("group_relative", "batch_scaled"):
+        settings |= {"eps": preset.advantage_eps, "ddof": preset.ddof}
+    return estimator(rewards_PG, **settings)
 
 
 def _train_sample(sample: Sample, advantage: float) -> TrainSample:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from assay.train.collect import collect
 from assay.train.groups import make_groups, to_train
 from assay.train.job import (
     Prompts,
+    algorithm_of,
     build_composite,
     build_engine,
     build_policy,
@@ -35,16 +36,20 @@ from assay.train.job import (
     load_checked_rows,
     load_eval_rows,
     optimizer_settings,
-    preset_of,
+    overlong_buffer,
     tokens_per_micro_batch,
 )
 from assay.train.run import Run, new_run_folder, resumed_run_folder
 from assay.train.session import Session, resume_point
+from assay.train.shaping import with_overlong_penalty
 from assay.train.update import UpdateResult, update
 from assay.types import Group, Request, Sample
 from assay.verifiers.composition import Composite
 
 KIND = "grpo"
+
+RESAMPLING_STREAM = 2**62
+"""Added to the run's seed to draw the prompts that replace dead groups."""
 
 
 def train(config: Config, out: Path | None = None) -> Run:
@@ -80,7 +85,7 @@ class Job:
 
 def run(job: Job, path: Path) -> Run:
     """Every step that is left, with evaluation before and after."""
-    c, G = job.config, job.config.algorithm.group_size
+    c = job.config
     buffer = Buffer()
     session = Session(
         KIND,
@@ -94,32 +99,23 @@ def run(job: Job, path: Path) -> Run:
         step=job.step,
     )
     with session:
+        before = session.totals("samples_total", "trained_samples")
         session.progress.note(introduction(job, path))
         job.canary.check(job.engine, job.learner)
         for step in session.steps():
             began = time.perf_counter()
-            drawn = draw_uniform(len(job.prompts.rows), c.rollout.prompts_per_step, step, c.seed)
-            requests = ask(job, step, drawn)
-            buffer.ask(len(requests))
-            samples = collect(
-                job.engine,
-                requests,
-                [job.prompts.rows[i] for i in drawn for _ in range(G)],
-                job.policy.decode,
-                job.verify,
-                partial(session.phase, "rollout"),
-            )
-            refuse_ungraded(samples)
-            buffer.add(make_groups(samples, job.preset))
+            buffer.add(gather(job, step, buffer, partial(session.phase, "rollout")))
             collected = time.perf_counter()
 
             groups = buffer.drain()
-            to_update, dropped = to_train(groups, c.algorithm.dead_groups)
+            to_update, dropped = to_train(groups, job.preset.dead_groups, mask_truncated=c.algorithm.mask_truncated)
             job.learner.discard_gradients()
             result = update(
                 job.learner,
                 job.reference,
                 to_update,
+                job.preset,
+                c.algorithm.beta,
                 minibatches=c.algorithm.minibatches,
                 epochs=c.algorithm.epochs,
                 max_length=c.rollout.max_new_tokens,
@@ -127,7 +123,7 @@ def run(job: Job, path: Path) -> Run:
                 reference_tokens=job.micro_batch_tokens,
                 before_first_step=partial(session.phase, "update"),
             )
-            buffer.settle(len(samples) - dropped.total(), dropped)
+            buffer.settle(sum(len(g.samples) for g in to_update), dropped)
             refuse_mismatch(result, c.model.dtype)
 
             job.engine.update_weights(job.learner.weight_version)
@@ -135,15 +131,52 @@ def run(job: Job, path: Path) -> Run:
 
             seconds = (collected - began, time.perf_counter() - collected)
             record = {"step": step, **rollout_metrics(groups), **update_metrics(result), "canary_gap": gap}
-            record |= pace(groups, seconds) | {"samples_total": step * len(requests), "trained_samples": buffer.trained}
+            record |= pace(groups, seconds)
+            record |= {
+                "samples_total": before["samples_total"] + buffer.answered,
+                "trained_samples": before["trained_samples"] + buffer.trained,
+            }
             session.record(record, groups, groups[step % len(groups)].samples[0])
         return session.finish()
+
+
+def gather(job: Job, step: int, buffer: Buffer, on_progress: Callable[[int, int], None]) -> list[Group]:
+    """The step's groups. Where dead ones are resampled, groups of further prompts come on top of them."""
+    c = job.config
+    drawn = draw_uniform(len(job.prompts.rows), c.rollout.prompts_per_step, step, c.seed)
+    groups = sample_groups(job, step, 0, drawn, buffer, on_progress)
+    if job.preset.dead_groups != "resample":
+        return groups
+    for attempt in range(1, c.algorithm.resample_rounds + 1):
+        missing = c.rollout.prompts_per_step - sum(not g.dead for g in groups)
+        if missing == 0:
+            break
+        turn = (step - 1) * c.algorithm.resample_rounds + attempt
+        drawn = draw_uniform(len(job.prompts.rows), c.rollout.prompts_per_step, turn, c.seed + RESAMPLING_STREAM)
+        groups += sample_groups(job, step, len(groups), drawn[:missing], buffer, on_progress)
+    return groups
+
+
+def sample_groups(
+    job: Job, step: int, first: int, drawn: Sequence[int], buffer: Buffer, on_progress: Callable[[int, int], None]
+) -> list[Group]:
+    """One graded group of each prompt in ``drawn``; ``first`` groups of the step came before them."""
+    c = job.config
+    requests = ask(job, step, first, drawn)
+    buffer.ask(len(requests))
+    rows = [job.prompts.rows[i] for i in drawn for _ in range(c.algorithm.group_size)]
+    samples = collect(job.engine, requests, rows, job.policy.decode, job.verify, on_progress)
+    refuse_ungraded(samples)
+    limit = c.rollout.max_new_tokens
+    return make_groups(
+        with_overlong_penalty(samples, max_length=limit, buffer=overlong_buffer(c, job.preset)), job.preset
+    )
 
 
 def build(config: Config, checkpoint: Path | None = None) -> Job:
     """Load and check everything that the recipe names, and the state of ``checkpoint`` if one is given."""
     a = config.algorithm
-    preset = preset_of(config)
+    preset = algorithm_of(config)
     verify = build_composite(config)
     rows, eval_rows = load_checked_rows(config.data.train, verify), load_eval_rows(config, verify)
     policy = build_policy(config)
@@ -156,7 +189,14 @@ def build(config: Config, checkpoint: Path | None = None) -> Job:
         policy.load_weights(checkpoint / "model")
     learner = LocalLearner(
         policy,
-        Objective(preset, a.beta, config.rollout.temperature),
+        Objective(
+            preset,
+            beta=a.beta if preset.kl_in == "loss" else 0.0,
+            temperature=config.rollout.temperature,
+            entropy_bonus=a.entropy_bonus,
+            correction=a.importance_correction,
+            correction_cap=a.importance_cap,
+        ),
         optimizer_settings(config, a.minibatches * a.epochs),
         micro_batch_tokens=micro_batch_tokens,
     )
@@ -184,13 +224,17 @@ def build(config: Config, checkpoint: Path | None = None) -> Job:
     )
 
 
-def ask(job: Job, step: int, drawn: list[int]) -> list[Request]:
-    """The step's requests, group by group; sample ids count on over the whole run."""
-    c, P, G = job.config, len(drawn), job.config.algorithm.group_size
+def ask(job: Job, step: int, first: int, drawn: Sequence[int]) -> list[Request]:
+    """Requests for the groups from the step's ``first`` on; sample ids never repeat over the whole run."""
+    c, G = job.config, job.config.algorithm.group_size
+    groups_of_step = c.rollout.prompts_per_step * (
+        1 + (c.algorithm.resample_rounds if job.preset.dead_groups == "resample" else 0)
+    )
+    start = (step - 1) * groups_of_step + first
     return [
         Request(
-            sample_id=((step - 1) * P + p) * G + g,
-            group_id=(step - 1) * P + p,
+            sample_id=(start + p) * G + g,
+            group_id=start + p,
             prompt_ids=job.prompts.ids[row],
             max_new_tokens=c.rollout.max_new_tokens,
             temperature=c.rollout.temperature,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from assay.config import Config
 from assay.core.presets import PRESETS, Preset
 from assay.data.sources import load_rows
-from assay.errors import ConfigError, DataError, EngineError
+from assay.errors import ConfigError, DataError, EngineError, did_you_mean
 from assay.models.local_learner import OptimizerSettings
 from assay.models.policy import Policy, load_policy, pick_device
 from assay.planner.memory import Shape, micro_batch_tokens, state_bytes
@@ -66,12 +66,23 @@ def encode_prompts(rows: list[Row], policy: Policy, max_new_tokens: int) -> Prom
     return Prompts(rows, ids)
 
 
-def preset_of(config: Config) -> Preset:
-    """The named algorithm. Raises ConfigError that lists the names."""
-    name = config.algorithm.preset
-    if name not in PRESETS:
-        raise ConfigError(f"algorithm.preset: there is no {name!r}; allowed: {', '.join(PRESETS)}")
-    return PRESETS[name]
+def algorithm_of(config: Config) -> Preset:
+    """The named algorithm, with what the recipe changes of it. Raises ConfigError for what cannot be."""
+    a = config.algorithm
+    if a.preset not in PRESETS:
+        hint = did_you_mean(a.preset, list(PRESETS))
+        raise ConfigError(f"algorithm.preset: there is no {a.preset!r}{hint}; allowed: {', '.join(PRESETS)}")
+    changes = {name: getattr(a, name) for name in ("eps_low", "eps_high", "dual_clip", "dead_groups")}
+    preset = replace(PRESETS[a.preset], **{name: value for name, value in changes.items() if value is not None})
+    if preset.dual_clip is not None and preset.loss != "clipped_surrogate":
+        raise ConfigError(f"algorithm.dual_clip: {preset.loss}, the loss of {a.preset!r}, has none; leave it out")
+    return preset
+
+
+def overlong_buffer(config: Config, preset: Preset) -> int:
+    """Tokens before the length limit over which the soft overlong penalty grows; 0: no penalty."""
+    given = config.algorithm.overlong_buffer
+    return round(preset.overlong_share * config.rollout.max_new_tokens) if given is None else given
 
 
 def build_composite(config: Config) -> Composite:

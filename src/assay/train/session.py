@@ -123,6 +123,11 @@ class Session:
             if done or self.step % train.checkpoint_every == 0:
                 self.checkpoint()
 
+    def totals(self, *names: str) -> dict[str, int]:
+        """What the last whole step had counted under these names; 0 before the first."""
+        last = next(iter(self.folder.read_metrics()[-1:]), {})
+        return {name: int(last.get(name) or 0) for name in names}
+
     def phase(self, label: str, done: int, total: int) -> None:
         """Show where a step is. A safe point: raises Interrupted if the user has asked to stop."""
         self._stop.check()

@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from assay.core.presets import Preset
 from assay.models.learner import Learner, TrainGroup, UpdateStats
 from assay.models.objective import add_stats
 from assay.models.reference import Reference
 from assay.train.groups import denominators_of
+from assay.train.token_advantages import with_token_advantages
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ def update(
     learner: Learner,
     reference: Reference | None,
     groups: Sequence[TrainGroup],
+    preset: Preset,
+    beta: float,
     *,
     minibatches: int,
     epochs: int,
@@ -38,14 +42,17 @@ def update(
 ) -> UpdateResult:
     """Train on the groups. With nothing alive the optimiser does not step at all.
 
+    ``beta`` is the weight of the KL, in the loss or the reward as the preset has it; 0 without a reference.
     ``before_first_step`` is called with (micro-batches done, of how many) and may raise to stop the update,
     but only until weights have moved: from then on the update is finished.
     """
     if reference is not None:
         groups = _with(groups, reference.logprobs(groups, temperature, reference_tokens), "ref_logprobs")
-    if minibatches * epochs > 1:
+    kl_in_reward = beta > 0 and preset.kl_in == "reward"
+    if minibatches * epochs > 1 or kl_in_reward:
         # After the first step the current log-probs are no longer those of the policy that sampled.
         groups = _with(groups, learner.logprobs(groups), "old_logprobs")
+    groups = with_token_advantages(groups, preset, beta if kl_in_reward else 0.0)
     stats, norm, rate, skipped, updates = UpdateStats(), None, None, 0, 0
     for _ in range(epochs):
         for batch in _minibatches(groups, minibatches):
