@@ -38,3 +38,9 @@ def test_the_draws_of_a_seed_never_change() -> None:
     # Fixed, since a run must be able to go on under a later version.
     assert draw_uniform(8, 4, 1, seed=0) == [5, 0, 6, 1]
     assert draw_uniform(8, 4, 3, seed=7) == [1, 7, 4, 0]
+
+
+def test_large_seeds_are_different_seeds() -> None:
+    """Resampling adds 2**62 to the run's seed; from 2**63 on a float64 would hold only every 2048th."""
+    orders = {tuple(draw_uniform(50, 50, 1, 2**63 + offset)) for offset in range(5)}
+    assert len(orders) == 5

@@ -16,6 +16,8 @@ def draw_uniform(rows: int, prompts: int, step: int, seed: int) -> list[int]:
     for position in range(first, first + prompts):
         epoch, place = divmod(position, rows)
         if epoch not in orders:
-            orders[epoch] = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(rows)
+            orders[epoch] = np.random.Generator(
+                np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64))
+            ).permutation(rows)
         drawn.append(int(orders[epoch][place]))
     return drawn

@@ -9,9 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from assay.core.advantage import batch_scaled, discounted_returns, group_centred, leave_one_out, token_rewards, whiten
+from assay.core.advantage import (
+    ADVANTAGES,
+    batch_scaled,
+    discounted_returns,
+    group_centred,
+    leave_one_out,
+    token_rewards,
+    whiten,
+)
 from assay.core.kl import adapted_beta, k3_clamped, k3_unbounded, kl_term
 from assay.core.loss import (
+    LOSSES,
     Aggregation,
     Denominators,
     aggregate,
@@ -23,6 +32,7 @@ from assay.core.loss import (
     value_loss,
 )
 from assay.core.masked import masked_mean
+from assay.core.presets import PRESETS
 
 Cases = Callable[..., list[Any]]
 VERL: dict[str, Aggregation] = {
@@ -218,6 +228,43 @@ def test_kl_in_the_reward_of_openrlhf(oracle_cases: Cases) -> None:
     ours = token_rewards(i["reward"], i["kl"], i["mask"], 0.05)
     gap = torch.where(i["mask"].bool(), ours - case.outputs["token_rewards"], 0.0)
     assert gap.abs().max().item() <= 1e-10
+
+
+@pytest.mark.parametrize(
+    ("preset", "advantages", "dtype", "loss"),
+    [
+        ("verl_grpo", "verl_grpo_std_float64", torch.float64, "verl_vanilla_dual3_token-mean_tail"),
+        ("openrlhf_grpo", "openrlhf_group_norm_g1.0", torch.float64, "openrlhf_ppo_0.2_0.2_None_token"),
+        ("trl_grpo", "trl_grpo_group", torch.float32, "trl_dapo_token_b0.04_0.2_0.2_None"),
+    ],
+)
+def test_a_peers_preset_is_the_peer(
+    oracle_cases: Cases, preset: str, advantages: str, dtype: torch.dtype, loss: str
+) -> None:
+    """Advantages with the groups that our guard would call dead, and loss with gradient, all through the preset."""
+    p = PRESETS[preset]
+    (case,) = oracle_cases("advantages", id=advantages)
+    ours = ADVANTAGES[p.advantage](case.inputs["rewards"].to(dtype), eps=p.advantage_eps, ddof=p.ddof, guard=p.guard)
+    theirs = case.outputs["adv"]
+    theirs = theirs if theirs.shape == ours.shape else theirs[:, 0].reshape(ours.shape)
+    ordinary = case.inputs["rewards"].std(dim=1) > 1e-3  # elsewhere it is a ratio of rounding errors
+    limit = 1e-10 if dtype == torch.float64 else 1e-5
+    assert ((ours - theirs.double()).abs().amax(dim=1) <= limit)[ordinary].all()
+    assert int(ordinary.sum()) >= 5
+
+    (case,) = oracle_cases("policy_loss", id=loss)
+    beta = case.settings.get("beta", 0.0)
+
+    def through_the_preset(logprobs: Tensor, old: Tensor, given: Tensor, _: Tensor) -> Tensor:
+        tokens = LOSSES[p.loss].tokens(
+            logprobs, old, given, eps_low=p.eps_low, eps_high=p.eps_high, dual_clip=p.dual_clip
+        )
+        if not beta:
+            return tokens
+        kl = kl_term(p.kl, p.kl_gradient, logprobs, case.inputs["ref_log_prob"], torch.exp(logprobs - old))
+        return tokens + beta * kl
+
+    check(case, through_the_preset, weights_of(case.inputs["mask"], p.aggregation, 1, 0.0))
 
 
 def test_leave_one_out_needs_no_guard() -> None:

@@ -9,10 +9,11 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 
+from assay.config import AlgorithmSection
 from assay.core.advantage import ADVANTAGES
 from assay.core.kl import KLS
-from assay.core.loss import LOSSES, Aggregation
-from assay.core.presets import PRESETS, Preset
+from assay.core.loss import LOSSES, Aggregation, Correction
+from assay.core.presets import PRESETS, DeadGroups, Preset
 
 REWARDS = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
 
@@ -35,6 +36,14 @@ def test_every_name_in_a_preset_exists(name: str) -> None:
 def test_a_preset_cannot_be_changed(name: str) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         PRESETS[name].eps_low = 0.3  # type: ignore[misc]
+
+
+def test_recipes_may_name_exactly_what_core_knows() -> None:
+    """The recipe cannot import core, so its choices are written out there."""
+    fields = get_type_hints(AlgorithmSection)
+    for name, choices in (("dead_groups", DeadGroups), ("importance_correction", Correction)):
+        (literal, _) = get_args(fields[name])
+        assert get_args(literal) == get_args(choices)
 
 
 def test_presets_are_different_algorithms() -> None:

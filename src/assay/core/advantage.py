@@ -62,8 +62,8 @@ def leave_one_out(rewards_PG: Tensor, *, guard: bool = True) -> Tensor:
 def no_baseline(rewards_PG: Tensor) -> Tensor:
     """The reward itself, 0 for unscorable members; float64 of shape [P, G].
 
-    For estimators whose baseline is elsewhere: a critic (PPO), or the whole batch (REINFORCE++). A group whose
-    members all earned the same is signal to them, so there is no guard.
+    For estimators whose baseline is elsewhere, such as the whole batch (REINFORCE++). A group whose members all
+    earned the same is signal to them, so there is no guard.
     """
     rewards = rewards_PG.double()
     return torch.where(torch.isnan(rewards), 0.0, rewards)

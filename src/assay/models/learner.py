@@ -36,6 +36,8 @@ class TrainGroup:
     samples: tuple[TrainSample, ...]
     group_loss_tokens: int
     """Loss tokens of the whole group, also where ``samples`` are a part of it."""
+    dead: bool = False
+    """Kept without signal: its advantages are 0 and stay 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def to_train(
         if whole:
             samples = tuple(_train_sample(group.samples[i], group.advantages[i]) for i in whole)
             prompt = group.samples[0].trajectory.prompt_ids
-            kept.append(TrainGroup(prompt, samples, sum(sum(s.mask) for s in samples)))
+            kept.append(TrainGroup(prompt, samples, sum(sum(s.mask) for s in samples), group.dead))
     return kept, +dropped
 
 

@@ -32,7 +32,9 @@ def with_token_advantages(groups: Sequence[TrainGroup], preset: Preset, beta: fl
         rewards_BT = token_rewards(scores_B, _kl(samples, preset, mask_BT, beta), mask_BT, beta)
         advantages_BT = discounted_returns(rewards_BT, mask_BT, gamma=preset.gamma)
     if preset.whiten:
-        advantages_BT = whiten(advantages_BT, mask_BT, ddof=preset.ddof)
+        # Less the batch's mean, the zeros of a dead group would become a signal.
+        alive_B = torch.tensor([not g.dead for g in groups for _ in g.samples])
+        advantages_BT = whiten(advantages_BT, mask_BT & alive_B[:, None], ddof=preset.ddof)
     return _spread(groups, advantages_BT)
 
 
