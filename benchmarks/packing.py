@@ -16,9 +16,10 @@ from assay.models.local_learner import LocalLearner
 from assay.models.objective import Objective
 from assay.models.packing import packed_length
 from assay.rollout.engine import generate
+from assay.train.assembly import Job, build
 from assay.train.groups import denominators_of
-from assay.train.grpo import Job, ask, build
 from assay.train.job import optimizer_settings
+from assay.train.rollouts import ask
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "json-smollm2-grpo.toml"
 ALONE = 1

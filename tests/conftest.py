@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForSequenceClassification, Qwen2Config, Qwen3Config
 from transformers.utils import logging
 
 from assay.cli.main import run
@@ -103,6 +103,35 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path
             model = AutoModelForCausalLM.from_config(config)
         model.generation_config.eos_token_id = [tokenizer.eos_token_id, 30, 31]
         model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def reward_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``reward_model_folder(labels=1)``: a sequence classification model that reads characters, untrained."""
+
+    @functools.cache
+    def make(labels: int = 1) -> Path:
+        folder = tmp_path_factory.mktemp("reward-model")
+        tokenizer = character_tokenizer()
+        config = LlamaConfig(
+            vocab_size=64,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=64,
+            initializer_range=0.3,
+            num_labels=labels,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            LlamaForSequenceClassification(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         return folder
 

@@ -20,6 +20,10 @@ RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 def tree(path: str = "", value: Any = None) -> dict[str, Any]:
     """The smallest recipe, with one dotted field set."""
     whole: dict[str, Any] = {"name": "x", "data": {"train": "rows.jsonl"}, "verifiers": [{"name": "exact"}]}
+    if path.startswith("reward_model."):
+        whole["reward_model"] = {"name": "a-reward-model"}
+    if path == "algorithm.kl_target":
+        whole["algorithm"] = {"beta": 0.1}
     place: Any = whole
     *parents, last = path.split(".")
     for name in parents:
@@ -63,10 +67,22 @@ BOUNDS: list[tuple[str, Any, Any, str]] = [
     ("rollout.temperature", 10.0, 10.1, AT_MOST.format(10)),
     ("rollout.max_running", 1, 0, AT_LEAST.format(1)),
     ("rollout.kv_cache_gb", 1e-9, 0.0, ABOVE.format(0)),
-    ("algorithm.group_size", 2, 1, AT_LEAST.format(2)),
+    ("algorithm.group_size", 1, 0, AT_LEAST.format(1)),
     ("algorithm.group_size", 1024, 1025, AT_MOST.format(1024)),
     ("algorithm.beta", 0.0, -1e-9, AT_LEAST.format(0)),
     ("algorithm.beta", 10.0, 10.1, AT_MOST.format(10)),
+    ("algorithm.kl_target", 1e-9, 0.0, ABOVE.format(0)),
+    ("reward_model.weight", -100.0, -100.1, AT_LEAST.format(-100)),
+    ("reward_model.weight", 100.0, 100.1, AT_MOST.format(100)),
+    ("reward_model.batch_size", 1, 0, AT_LEAST.format(1)),
+    ("algorithm.kl_horizon", 1e-9, 0.0, ABOVE.format(0)),
+    ("critic.learning_rate", 1e-12, 0.0, ABOVE.format(0)),
+    ("critic.learning_rate", 1.0, 1.1, AT_MOST.format(1)),
+    ("critic.gamma", 1.0, 1.1, AT_MOST.format(1)),
+    ("critic.gamma", 1e-9, 0.0, ABOVE.format(0)),
+    ("critic.lam", 0.0, -0.1, AT_LEAST.format(0)),
+    ("critic.lam", 1.0, 1.1, AT_MOST.format(1)),
+    ("critic.value_clip", 1e-9, 0.0, ABOVE.format(0)),
     ("algorithm.minibatches", 1, 0, AT_LEAST.format(1)),
     ("algorithm.epochs", 1, 0, AT_LEAST.format(1)),
     ("verifiers.0.weight", -100.0, -100.1, AT_LEAST.format(-100)),
@@ -173,10 +189,8 @@ def test_a_verifiers_arguments_are_its_own_affair() -> None:
 def test_what_is_required() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config({"data": {}}, "r")
-    assert str(caught.value) == (
-        "r is not a valid recipe:\n  name: is required\n  data.train: is required\n  verifiers: is required"
-    )
-    assert "verifiers: got []; list should have at least 1 item" in refusal("verifiers", [])
+    assert str(caught.value) == ("r is not a valid recipe:\n  name: is required\n  data.train: is required")
+    assert "nothing gives a reward: add [[verifiers]] with a name, or a [reward_model]" in refusal("verifiers", [])
 
 
 def test_rules_between_fields_are_all_named_with_the_numbers() -> None:

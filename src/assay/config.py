@@ -54,10 +54,14 @@ class RolloutSection(Section):
 class AlgorithmSection(Section):
     preset: str = "grpo"
     """A name in assay.core.presets.PRESETS."""
-    group_size: Annotated[int, Field(ge=2, le=1024)] = 8
-    """Completions of each prompt."""
+    group_size: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Completions of each prompt; algorithms whose baseline is the group need 2."""
     beta: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Weight of the KL to the reference, in the loss or the reward as the preset has it; 0: no reference is loaded."""
+    kl_target: Annotated[float, Field(gt=0)] | None = None
+    """KL to the reference (k3, nats a token) that beta is steered to after each step; null: beta stays as it is."""
+    kl_horizon: Annotated[float, Field(gt=0)] = 10_000.0
+    """Completions over which beta moves by at most a fifth (kl_target)."""
     dead_groups: Literal["drop", "keep_kl", "resample", "keep_in_denominator"] | None = None
     """Groups without signal: dropped before the forward pass; kept for their KL term; replaced by groups of further
     prompts; or kept in the loss's denominators, as peers do. null: as the preset has it."""
@@ -82,10 +86,37 @@ class AlgorithmSection(Section):
     """Passes over each rollout."""
 
 
+class CriticSection(Section):
+    """The value network of preset ppo."""
+
+    backbone: Literal["own", "actor"] = "own"
+    """own: a whole model, at first the policy's weights, that trains. actor: a linear head on the policy's last
+    hidden states, which it does not train: almost no memory, and a weaker critic."""
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-4
+    """Schedule, clipping and the other settings are those of [optimizer]."""
+    gamma: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Discount of one token; null: the preset's, as in the following two."""
+    lam: Annotated[float, Field(ge=0, le=1)] | None = None
+    """lambda of GAE."""
+    value_clip: Annotated[float, Field(gt=0)] | None = None
+    """How far a value may move from the one before the update, in reward."""
+
+
+class RewardModelSection(Section):
+    """A frozen neural reward model whose score is part of the reward."""
+
+    name: str
+    """A Hugging Face folder or hub name of a sequence classification model with one label."""
+    weight: Annotated[float, Field(ge=-100, le=100)] = 1.0
+    batch_size: PositiveInt = 16
+    """Completions scored together."""
+
+
 class VerifierSection(Section):
     name: str
     """A built-in verifier, or module:function of your own."""
     weight: Annotated[float, Field(ge=-100, le=100)] = 1.0
+    """0: no part of the reward, but still a judge of what is correct."""
     answer: str = "answer"
     """The column that holds this verifier's gold."""
     args: dict[str, Any] = {}
@@ -147,7 +178,10 @@ class Config(Section):
     data: DataSection
     rollout: RolloutSection = RolloutSection()
     algorithm: AlgorithmSection = AlgorithmSection()
-    verifiers: Annotated[list[VerifierSection], Field(min_length=1)]
+    critic: CriticSection = CriticSection()
+    reward_model: RewardModelSection | None = None
+    verifiers: list[VerifierSection] = []
+    """What is right. May be empty beside a reward model: then a score above 0 counts as right."""
     optimizer: OptimizerSection = OptimizerSection()
     train: TrainSection = TrainSection()
     sft: SftSection = SftSection()
@@ -165,6 +199,10 @@ class Config(Section):
             )
         if self.algorithm.dead_groups == "keep_kl" and self.algorithm.beta == 0:
             problems.append("algorithm.dead_groups = 'keep_kl' needs algorithm.beta > 0: there is no KL term to keep")
+        if self.algorithm.kl_target is not None and self.algorithm.beta == 0:
+            problems.append("algorithm.kl_target needs algorithm.beta > 0: it is the weight that is steered")
+        if not self.verifiers and self.reward_model is None:
+            problems.append("nothing gives a reward: add [[verifiers]] with a name, or a [reward_model]")
         if self.algorithm.minibatches > self.rollout.prompts_per_step:
             problems.append(
                 f"algorithm.minibatches ({self.algorithm.minibatches}) cannot exceed rollout.prompts_per_step "

@@ -24,8 +24,8 @@ WRONG = {
     "an unknown key": Wrong(
         {"train": {"stepz": 3}}, ("recipe.toml", "train.stepz: unknown key", "did you mean 'steps'?", "allowed: steps,")
     ),
-    "a group of one": Wrong(
-        {"algorithm": {"group_size": 1}}, ("algorithm.group_size", "got 1", "greater than or equal to 2")
+    "a group of none": Wrong(
+        {"algorithm": {"group_size": 0}}, ("algorithm.group_size", "got 0", "greater than or equal to 1")
     ),
     "a negative beta": Wrong(
         {"algorithm": {"beta": -0.1}}, ("algorithm.beta", "got -0.1", "greater than or equal to 0")
@@ -86,7 +86,7 @@ def test_wrong_evaluation_rows_are_refused_before_anything_is_written(
 def test_every_problem_of_a_recipe_is_in_the_one_message(
     folder: Path, recipe_file: Callable[..., Path], assay: Callable[..., Any]
 ) -> None:
-    ended = assay("train", recipe_file(train={"steps": 0, "stepz": 1}, algorithm={"beta": -1.0, "group_size": 1}))
+    ended = assay("train", recipe_file(train={"steps": 0, "stepz": 1}, algorithm={"beta": -1.0, "group_size": 0}))
     _assert_refused(ended, folder, ("train.steps", "train.stepz", "algorithm.beta", "algorithm.group_size"))
 
 

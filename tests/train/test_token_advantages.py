@@ -65,6 +65,6 @@ def test_a_dead_group_that_is_kept_has_no_signal_after_whitening_either() -> Non
 
 def test_what_is_missing_is_named() -> None:
     (bare,) = [TrainSample((5,), (True,), 1.0, (-1.0,))]
-    with pytest.raises(ValueError, match="no old log-probs"):
+    with pytest.raises(ValueError, match="1 of 1 samples lack what advantages are made of"):
         with_token_advantages([TrainGroup((7,), (bare,), 1)], PRESETS["reinforce_pp"], 0.1)
     assert with_token_advantages([], PRESETS["reinforce_pp"], 0.1) == []

@@ -8,7 +8,7 @@ from typing import Literal
 from assay.core.kl import KlGradient
 from assay.core.loss import Aggregation
 
-Estimate = Literal["group", "returns"]
+Estimate = Literal["group", "returns", "critic"]
 DeadGroups = Literal["drop", "keep_kl", "resample", "keep_in_denominator"]
 
 
@@ -18,7 +18,7 @@ class Preset:
 
     estimate: Estimate = "group"
     """group: one advantage a completion, against its group. returns: discounted rewards from each token on, no
-    baseline but the batch."""
+    baseline but the batch. critic: GAE against a learnt value of each token."""
     advantage: str = "group_relative"
     """A name in ADVANTAGES (group alone)."""
     advantage_eps: float = 1e-6
@@ -30,7 +30,11 @@ class Preset:
     whiten: bool = False
     """Advantages less their mean, by their sigma, over all tokens of the batch that are trained on."""
     gamma: float = 1.0
-    """Discount of one token (returns alone)."""
+    """Discount of one token (returns and critic)."""
+    lam: float = 0.95
+    """lambda of GAE (critic alone): 1 is the whole return less the value, 0 one step alone."""
+    value_clip: float | None = None
+    """How far a value may move from the one before the update (critic alone)."""
     loss: str = "clipped_surrogate"
     """A name in LOSSES."""
     importance_level: Literal["token", "sequence"] = "token"
@@ -42,7 +46,7 @@ class Preset:
     kl: str = "k3"
     """A name in KLS; used when beta > 0."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """reward: -beta KL on every token's reward (returns alone)."""
+    """reward: -beta KL on every token's reward (returns and critic)."""
     kl_gradient: KlGradient = "plain"
     """plain: the paper's; importance and straight_through: see core.kl (in the loss alone)."""
     dead_groups: DeadGroups = "drop"
@@ -58,6 +62,7 @@ PRESETS: dict[str, Preset] = {
     "dr_grpo": Preset(advantage="group_centred", aggregation="fixed_length"),
     "dapo": Preset(eps_high=0.28, aggregation="token_mean", dead_groups="resample", overlong_share=0.2),
     "rloo": Preset(advantage="leave_one_out", aggregation="token_mean"),
+    "ppo": Preset(estimate="critic", value_clip=0.2, whiten=True, aggregation="token_mean", kl="k1", kl_in="reward"),
     "reinforce_pp": Preset(estimate="returns", whiten=True, aggregation="token_mean", kl="k1", kl_in="reward"),
     "reinforce_pp_baseline": Preset(advantage="group_centred", whiten=True, aggregation="token_mean", kl="k2"),
     "gspo": Preset(importance_level="sequence", eps_low=3e-4, eps_high=4e-4),

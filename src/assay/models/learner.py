@@ -26,6 +26,10 @@ class TrainSample:
     ref_logprobs: Tensor | None = None
     advantages: Tensor | None = None
     """Of each token; None: ``advantage`` on every one."""
+    old_values: Tensor | None = None
+    """The critic's values before the first update on this sample."""
+    returns: Tensor | None = None
+    """What the critic's values are to become."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,10 @@ class Learner(Protocol):
 
     def discard_gradients(self) -> None:
         """Forget gradients that were not stepped."""
+        ...
+
+    def set_beta(self, beta: float) -> None:
+        """Weight of the KL term of the loss from now on."""
         ...
 
     def state(self) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -82,6 +82,9 @@ class LocalLearner:
 
     def discard_gradients(self) -> None:
         self._stepper.discard_gradients()
+
+    def set_beta(self, beta: float) -> None:
+        self._objective = replace(self._objective, beta=beta)
 
     def state(self) -> dict[str, Tensor]:
         return self._stepper.state()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from assay.core.logprob import token_logprobs
 from assay.models.learner import TrainGroup
-from assay.models.packing import TokenIds, pack, packed_length
+from assay.models.packing import PackedRow, TokenIds, pack, packed_length
 from assay.models.policy import Policy
 
 
@@ -24,11 +24,11 @@ def packed_logprobs(
     only where a completion's token is predicted.
     """
     row = pack(_sequences(groups), policy.device)
-    completions = [(g.prompt_ids, s.completion_ids) for g in groups for s in g.samples]
+    completions = [s.completion_ids for g in groups for s in g.samples]
     predictions = [
         pair
-        for places, (prompt, completion) in zip(row.index, completions, strict=True)
-        for pair in zip(places[len(prompt) - 1 :], completion, strict=True)
+        for places, completion in zip(_predictors(row, groups), completions, strict=True)
+        for pair in zip(places, completion, strict=True)
     ]
     # (where it is predicted, token): equal ones need one pass through the head.
     distinct = {pair: i for i, pair in enumerate(dict.fromkeys(predictions))}
@@ -45,9 +45,16 @@ def packed_logprobs(
             bias_V=head.bias_V,
         )
     of_completions = torch.tensor([distinct[pair] for pair in predictions], device=policy.device)
-    lengths = [len(completion) for _, completion in completions]
+    lengths = [len(completion) for completion in completions]
     logprobs_N, entropies_N = logprobs_M.index_select(0, of_completions), entropies_M.index_select(0, of_completions)
     return list(torch.split(logprobs_N, lengths)), list(torch.split(entropies_N, lengths))
+
+
+def packed_states(policy: Policy, groups: Sequence[TrainGroup]) -> list[Tensor]:
+    """Last hidden states [T_i, H] from which each token of each completion is predicted, in one forward pass."""
+    row = pack(_sequences(groups), policy.device)
+    hidden_NH = policy.hidden(row.input_ids, row.position_ids, row.layout)[0]
+    return [hidden_NH[list(places)] for places in _predictors(row, groups)]
 
 
 def micro_batches(groups: Sequence[TrainGroup], max_tokens: int) -> list[list[TrainGroup]]:
@@ -71,6 +78,12 @@ def split(group: TrainGroup, max_tokens: int) -> list[TrainGroup]:
         else:
             parts.append(replace(group, samples=(sample,)))
     return parts
+
+
+def _predictors(row: PackedRow, groups: Sequence[TrainGroup]) -> list[tuple[int, ...]]:
+    """For each completion, the places in the row from which its tokens are predicted: each one's predecessor."""
+    prompts = [g.prompt_ids for g in groups for _ in g.samples]
+    return [places[len(prompt) - 1 :] for places, prompt in zip(row.index, prompts, strict=True)]
 
 
 def _sequences(groups: Sequence[TrainGroup]) -> list[TokenIds]:

@@ -47,6 +47,19 @@ METRICS: dict[str, str] = {
     ),
     "sampler_logprob_gap_max": "The largest such gap of a token, in nats.",
     "grad_norm": "Norm of the gradient before clipping.",
+    "beta": "Weight of the KL to the reference in this step; it changes where algorithm.kl_target is set.",
+    "value_loss": "Mean squared error of the critic's values, halved and clipped, over the step's updates.",
+    "critic_grad_norm": "Norm of the critic's gradient before clipping.",
+    "explained_variance": (
+        "Share of the variance of what was earned (discounted rewards to go, KL included) that the critic knew before "
+        "the step: 1 all, 0 nothing, negative worse than a constant."
+    ),
+    "explained_variance_early": (
+        "The same over the first half of each completion: near 0 there while the whole is high is value collapse, a "
+        "critic that knows the outcome only once it is written."
+    ),
+    "value_spread": "Standard deviation of the critic's values over tokens, in reward; near 0 it says one number.",
+    "return_spread": "Standard deviation of what was earned from each token on, in reward.",
     "learning_rate": "Learning rate of the step's last optimiser update.",
     "skipped_updates": "Number of optimiser updates left out because their gradient was not finite.",
     "tokens_per_second": (

@@ -27,10 +27,11 @@ def evaluate(
     temperature: float,
     seed: int,
     on_progress: Callable[[int, int], None],
+    grade: Callable[[Sequence[Sample]], list[Sample]] = list,
 ) -> dict[str, Any]:
     """One sampled and one greedy completion of every row, as {"sampled": …, "greedy": …}.
 
-    Both are asked for at once, so that each prompt is computed once.
+    Both are asked for at once, so that each prompt is computed once. ``grade`` may change the verdicts.
     """
     requests = [
         Request(2 * i + greedy, i, prompt, max_new_tokens, 0.0 if greedy else temperature, seed + EVALUATION_STREAM)
@@ -38,7 +39,7 @@ def evaluate(
         for greedy in (0, 1)
     ]
     asked = [row for row in rows for _ in (0, 1)]
-    samples = collect(engine, requests, asked, decode, verify, on_progress)
+    samples = grade(collect(engine, requests, asked, decode, verify, on_progress))
     return {"sampled": summarise(samples[0::2]), "greedy": summarise(samples[1::2])}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from assay.config import Config
+from assay.config import Config, CriticSection
 from assay.core.presets import PRESETS, Preset
 from assay.data.sources import load_rows
 from assay.errors import ConfigError, DataError, EngineError, did_you_mean
@@ -73,7 +73,14 @@ def algorithm_of(config: Config) -> Preset:
         hint = did_you_mean(a.preset, list(PRESETS))
         raise ConfigError(f"algorithm.preset: there is no {a.preset!r}{hint}; allowed: {', '.join(PRESETS)}")
     changes = {name: getattr(a, name) for name in ("eps_low", "eps_high", "dual_clip", "dead_groups")}
+    changes |= {name: getattr(config.critic, name) for name in ("gamma", "lam", "value_clip")}
     preset = replace(PRESETS[a.preset], **{name: value for name, value in changes.items() if value is not None})
+    if preset.estimate != "critic" and config.critic != CriticSection():
+        raise ConfigError(f"[critic]: {a.preset!r} has no critic; leave the table out, or use algorithm.preset = 'ppo'")
+    if preset.estimate == "group" and a.group_size < 2:
+        raise ConfigError(
+            f"algorithm.group_size = {a.group_size}: the baseline of {a.preset!r} is the group, so it needs at least 2"
+        )
     if preset.dual_clip is not None and preset.loss != "clipped_surrogate":
         raise ConfigError(f"algorithm.dual_clip: {preset.loss}, the loss of {a.preset!r}, has none; leave it out")
     return preset
@@ -135,18 +142,21 @@ def optimizer_settings(config: Config, updates_per_step: int = 1) -> OptimizerSe
     )
 
 
-def tokens_per_micro_batch(config: Config, policy: Policy) -> int:
-    """The recipe's micro-batch, or the largest that fits its memory budget. Raises ConfigError if none does."""
+def tokens_per_micro_batch(config: Config, policy: Policy, other_models: float = 0) -> int:
+    """The recipe's micro-batch, or the largest that fits its memory budget beside the bytes of ``other_models``.
+
+    Raises ConfigError if none does.
+    """
     if config.train.micro_batch_tokens is not None:
         return config.train.micro_batch_tokens
     copies = 1 if config.algorithm.beta > 0 and not policy.is_lora else 0
-    budget = config.train.memory_gb * 1e9 - config.rollout.kv_cache_gb * 1e9
+    budget = config.train.memory_gb * 1e9 - config.rollout.kv_cache_gb * 1e9 - other_models
     shape = shape_of(policy)
     tokens = micro_batch_tokens(shape, budget, frozen_copies=copies)
     if tokens < config.rollout.max_new_tokens:
-        need = state_bytes(shape, frozen_copies=copies) / 1e9 + config.rollout.kv_cache_gb
+        need = (state_bytes(shape, frozen_copies=copies) + other_models) / 1e9 + config.rollout.kv_cache_gb
         raise ConfigError(
-            f"train.memory_gb = {config.train.memory_gb} is too little: weights, gradients, optimiser and key-value "
+            f"train.memory_gb = {config.train.memory_gb} is too little: weights, gradients, optimisers and key-value "
             f"cache alone take {need:.1f} GB, and the activations of a micro-batch come on top; raise it, use LoRA "
             f"(model.lora_rank), or set train.micro_batch_tokens yourself"
         )
@@ -167,14 +177,22 @@ def shape_of(policy: Policy) -> Shape:
     )
 
 
-def check_disk(folder: Path, policy: Policy, keep_last: int) -> None:
+def critic_bytes(config: Config, policy: Policy) -> int:
+    """What a critic with its own backbone takes: weights, gradients and optimiser; 0 without one."""
+    if algorithm_of(config).estimate != "critic" or config.critic.backbone == "actor":
+        return 0
+    return state_bytes(shape_of(policy))
+
+
+def check_disk(folder: Path, policy: Policy, keep_last: int, critic_bytes: int = 0) -> None:
     """Raise ConfigError unless the checkpoints that will stand at once, and the final model, fit the disk.
 
-    ``folder`` need not exist yet; checkpoints that stand in it already need no more room.
+    A critic's gradients are not saved, the rest of its ``critic_bytes`` is. ``folder`` need not exist yet;
+    checkpoints that stand in it already need no more room.
     """
     shape = shape_of(policy)
     saved = shape.trainable if policy.is_lora else shape.parameters
-    one = 4 * saved + 8 * shape.trainable
+    one = 4 * saved + 8 * shape.trainable + 3 * critic_bytes // 4
     # A new checkpoint is whole before an old one goes.
     more = max(1, keep_last + 1 - len(checkpoints(folder / "checkpoints")))
     need = more * one + 4 * shape.parameters + FREE_FOR_RECORDS

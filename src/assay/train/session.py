@@ -41,6 +41,9 @@ from assay.train.run import (
 )
 from assay.types import Group, Sample
 
+COMMANDS = {"grpo": "train", "ppo": "train"}
+"""Commands of kinds of runs that have another name."""
+
 
 class Session:
     """One run folder being written. Use as a context manager around the steps."""
@@ -57,7 +60,9 @@ class Session:
         eval_prompts: Prompts | None,
         state: Callable[[], dict[str, Tensor]],
         step: int,
+        grade: Callable[[Sequence[Sample]], list[Sample]] = list,
     ) -> None:
+        self._grade = grade
         self._kind = kind
         self._config = config
         self._policy = policy
@@ -159,6 +164,7 @@ class Session:
             temperature=self._config.rollout.temperature,
             seed=self._config.seed,
             on_progress=partial(self.phase, "evaluation"),
+            grade=self._grade,
         )
         entry = {"step": self.step, "data": self._config.data.eval, **result}
         kept = [*known.get("during", []), entry] if label == "during" else entry
@@ -200,7 +206,7 @@ class Session:
             self.checkpoint()
         except Exception as failure:
             return failure
-        command = "train" if self._kind == "grpo" else self._kind
+        command = COMMANDS.get(self._kind, self._kind)
         return Interrupted(f"stopped after step {self.step}; go on with: assay {command} --resume {self.folder.path}")
 
     def _last_checkpoint(self) -> str:
@@ -226,7 +232,7 @@ def resume_point(path: Path, kind: str, overrides: Sequence[str]) -> tuple[Confi
     found = last_checkpoint(path)
     progress = checkpoints.read_progress(found)
     if progress.kind != kind:
-        command = "train" if progress.kind == "grpo" else progress.kind
+        command = COMMANDS.get(progress.kind, progress.kind)
         raise ConfigError(f"{path} is a run of `assay {command}`; resume it with that command")
     if config.train.steps < progress.step:
         raise ConfigError(f"{path} has done {progress.step} steps already; --steps counts all steps, so give more")

@@ -24,43 +24,50 @@ def with_token_advantages(groups: Sequence[TrainGroup], preset: Preset, beta: fl
     samples = [s for g in groups for s in g.samples]
     if not samples or (preset.estimate == "group" and not preset.whiten):
         return list(groups)
-    mask_BT = _dense([torch.tensor(s.mask) for s in samples])
-    scores_B = torch.tensor([s.advantage for s in samples], dtype=torch.float64)
+    mask_BT = dense([torch.tensor(s.mask) for s in samples])
     if preset.estimate == "group":
-        advantages_BT = torch.where(mask_BT, scores_B[:, None], 0.0)
+        advantages_BT = torch.where(mask_BT, _scores(samples)[:, None], 0.0)
     else:
-        rewards_BT = token_rewards(scores_B, _kl(samples, preset, mask_BT, beta), mask_BT, beta)
+        rewards_BT = rewards_of_tokens(samples, mask_BT, preset, beta)
         advantages_BT = discounted_returns(rewards_BT, mask_BT, gamma=preset.gamma)
     if preset.whiten:
         # Less the batch's mean, the zeros of a dead group would become a signal.
         alive_B = torch.tensor([not g.dead for g in groups for _ in g.samples])
         advantages_BT = whiten(advantages_BT, mask_BT & alive_B[:, None], ddof=preset.ddof)
-    return _spread(groups, advantages_BT)
+    return with_rows(groups, advantages=advantages_BT)
+
+
+def rewards_of_tokens(samples: Sequence[TrainSample], mask_BT: Tensor, preset: Preset, beta: float) -> Tensor:
+    """Each completion's reward on its last token, less beta KL on every one; [B, T]."""
+    return token_rewards(_scores(samples), _kl(samples, preset, mask_BT, beta), mask_BT, beta)
+
+
+def dense(rows: Sequence[Tensor | None]) -> Tensor:
+    """Rows of uneven length as [B, T] on the CPU, padded at the end. Raises ValueError for one that is missing."""
+    given = [row.cpu() for row in rows if row is not None]
+    if len(given) < len(rows):
+        raise ValueError(f"{len(rows) - len(given)} of {len(rows)} samples lack what advantages are made of")
+    return pad_sequence(given, batch_first=True)
+
+
+def with_rows(groups: Sequence[TrainGroup], **fields: Tensor) -> list[TrainGroup]:
+    """The groups with each sample's row of every [B, T], without padding, in the sample's field of that name."""
+    row = iter(range(sum(len(g.samples) for g in groups)))
+
+    def filled(sample: TrainSample) -> TrainSample:
+        number, length = next(row), len(sample.completion_ids)
+        return replace(sample, **{name: values_BT[number, :length] for name, values_BT in fields.items()})  # type: ignore[arg-type]
+
+    return [replace(g, samples=tuple(filled(s) for s in g.samples)) for g in groups]
+
+
+def _scores(samples: Sequence[TrainSample]) -> Tensor:
+    return torch.tensor([s.advantage for s in samples], dtype=torch.float64)
 
 
 def _kl(samples: Sequence[TrainSample], preset: Preset, mask_BT: Tensor, beta: float) -> Tensor:
     if beta == 0:
         return torch.zeros(mask_BT.shape, dtype=torch.float64)
-    old_BT = _dense([_given(s.old_logprobs, "old log-probs") for s in samples])
-    ref_BT = _dense([_given(s.ref_logprobs, "reference log-probs") for s in samples])
+    old_BT = dense([s.old_logprobs for s in samples])
+    ref_BT = dense([s.ref_logprobs for s in samples])
     return KLS[preset.kl](old_BT, ref_BT).double()
-
-
-def _given(values: Tensor | None, what: str) -> Tensor:
-    if values is None:
-        raise ValueError(f"the samples carry no {what}, and their advantages are made of them")
-    return values.cpu()
-
-
-def _dense(rows: Sequence[Tensor]) -> Tensor:
-    return pad_sequence(list(rows), batch_first=True)
-
-
-def _spread(groups: Sequence[TrainGroup], advantages_BT: Tensor) -> list[TrainGroup]:
-    """Each row back to its sample, without padding."""
-    row = iter(range(len(advantages_BT)))
-
-    def with_rows(sample: TrainSample) -> TrainSample:
-        return replace(sample, advantages=advantages_BT[next(row), : len(sample.completion_ids)])
-
-    return [replace(g, samples=tuple(with_rows(s) for s in g.samples)) for g in groups]

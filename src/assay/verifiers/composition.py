@@ -33,13 +33,11 @@ class Composite:
 
     ``correct`` if every part that applies says so. One part that crashed or could not score makes the whole
     reward NaN: a sum without it would be another reward. A built-in part sees the prompt and its own gold,
-    and no other column; the user's own functions see all columns. Raises VerifierError for no parts or a weight
-    that is not finite. Of parts with the same name, the later ones are renamed (``exact``, ``exact_2``).
+    and no other column; the user's own functions see all columns. Raises VerifierError for a weight that is not
+    finite. Of parts with the same name, the later ones are renamed (``exact``, ``exact_2``).
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
-        if not parts:
-            raise VerifierError("a reward needs at least one verifier; add [[verifiers]] with a name")
         for part in parts:
             if not math.isfinite(part.weight):
                 raise VerifierError(f"verifier {part.name!r}: the weight must be a finite number, got {part.weight}")
