@@ -106,8 +106,8 @@ def test_the_documents_have_the_count_as_it_is() -> None:
     cases = load()
     counts = Counter(sort_of(entries_of(case)) for case in cases)
     for name in DOCUMENTS:
-        assert total(counts) in (ROOT / name).read_text(), name
-    assert report(cases) in (ROOT / DOCUMENTS[0]).read_text()
+        assert total(counts) in (ROOT / name).read_text(encoding="utf-8"), name
+    assert report(cases) in (ROOT / DOCUMENTS[0]).read_text(encoding="utf-8")
 
 
 def test_what_is_not_offered_but_unseen_is_the_case_without_it() -> None:
