@@ -1,4 +1,4 @@
-"""Advantage estimators: numbers worked by hand, laws, and the peers' own results."""
+"""Advantage estimators: numbers worked by hand and laws; the peers: test_oracle_count."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from assay.core.advantage import ADVANTAGES, gae, group_centred, group_relative, leave_one_out
+from assay.core.advantage import ADVANTAGES, gae, group_centred, group_relative, leave_one_out, whiten
 from assay.core.zero_variance import is_zero_variance
 
 Cases = Callable[..., list[Any]]
 NAN = float("nan")
-FLOAT32 = torch.finfo(torch.float32).eps
 
 
 def rewards(*groups: list[float]) -> Tensor:
@@ -109,86 +108,29 @@ def test_group_relative_ignores_scale_and_shift(group: list[int], scale: float, 
     torch.testing.assert_close(moved, plain, rtol=0, atol=1e-9)
 
 
-PEERS: dict[str, Callable[[Tensor], Tensor]] = {
-    "verl_grpo_std_float64": lambda r: group_relative(r, ddof=1, eps=1e-6),
-    "verl_grpo_nostd_float64": group_centred,
-    "verl_rloo_float64": leave_one_out,
-    "verl_rloo_vectorized_float64": leave_one_out,
-    "openrlhf_group_norm_g1.0": lambda r: group_relative(r, ddof=1, eps=1e-9),
-    "openrlhf_dr_grpo_g1.0": group_centred,
-    "openrlhf_rloo_g1.0": leave_one_out,
-}
-PEERS_IN_FLOAT32: dict[str, Callable[[Tensor], Tensor]] = {
-    "verl_grpo_std_float32": lambda r: group_relative(r, ddof=1, eps=1e-6),
-    "verl_grpo_vectorized_float32": lambda r: group_relative(r, ddof=1, eps=1e-6),
-    "verl_grpo_vectorized_float64": lambda r: group_relative(r, ddof=1, eps=1e-6),  # float32 inside
-    "verl_grpo_nostd_float32": group_centred,
-    "verl_rloo_float32": leave_one_out,
-    "verl_rloo_vectorized_float32": leave_one_out,
-    "trl_grpo_group": lambda r: group_relative(r, ddof=1, eps=1e-4),
-    "trl_grpo_none": group_centred,
-    "trl_rloo_False_0.0": leave_one_out,
-}
-"""Not here since core has no counterpart yet: batch whitening (verl and OpenRLHF REINFORCE++, TRL "batch" and
-normalised RLOO), multi-objective sums, OPO, ReMax, pass@k advantages."""
-
-
-def peer_advantages(case: Any) -> Tensor:
-    """[P, G] of a peer that returns [P, G], or [P * G, T] with the advantage on every own token."""
-    out: Tensor = case.outputs["adv"]
-    shape = case.inputs["rewards"].shape
-    if out.shape == shape:
-        return out
-    mask = case.inputs["mask"].bool()
-    first = out[:, 0]
-    assert torch.equal(torch.where(mask, out, 0.0), torch.where(mask, first.unsqueeze(1), 0.0))
-    return first.reshape(shape)
-
-
-@pytest.mark.parametrize("case_id", PEERS)
-def test_peers_in_float64_agree_on_groups_that_are_alive(oracle_cases: Cases, case_id: str) -> None:
-    (case,) = oracle_cases("advantages", id=case_id)
-    rewards_PG = case.inputs["rewards"]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("estimator", ADVANTAGES)
+def test_the_guard_changes_the_groups_without_signal_alone(
+    oracle_cases: Cases, estimator: str, dtype: torch.dtype
+) -> None:
+    """all 0, 1, .1, .35, .6 and .5 + k 1e-9; without the guard they are the peers' (test_oracle_count)."""
+    (case,) = oracle_cases("advantages", id="verl_grpo_std_float64")
+    rewards_PG = case.inputs["rewards"].to(dtype)
     dead = is_zero_variance(rewards_PG)
-    # all 0, all 1, all .1, all .35, all .6, and .5 + k 1e-9
     assert dead.tolist() == [False, False, False, True, True, True, True, True, False, False, False, True]
-    ours = PEERS[case_id](rewards_PG)
-    torch.testing.assert_close(ours[~dead], peer_advantages(case)[~dead], rtol=0, atol=1e-10)
-    assert torch.count_nonzero(ours[dead]) == 0
+    guarded, unguarded = (ADVANTAGES[estimator](rewards_PG, guard=guard) for guard in (True, False))
+    assert torch.equal(guarded[~dead], unguarded[~dead])
+    assert torch.count_nonzero(guarded[dead]) == 0
 
 
-@pytest.mark.parametrize("case_id", PEERS_IN_FLOAT32)
-def test_peers_in_float32_agree_to_its_rounding(oracle_cases: Cases, case_id: str) -> None:
-    (case,) = oracle_cases("advantages", id=case_id)
-    rewards_PG = case.inputs["rewards"].float()
-    dead = is_zero_variance(rewards_PG)
-    assert int(dead.sum()) == 6
-    estimator = PEERS_IN_FLOAT32[case_id]
-    ours = estimator(rewards_PG)
-    # without sigma the peers' rounding is that of the rewards themselves (1e6 in one group)
-    normalised = estimator not in (group_centred, leave_one_out)
-    largest = torch.ones(12, dtype=torch.float64) if normalised else rewards_PG.double().abs().amax(dim=1)
-    error = (ours - peer_advantages(case).double()).abs().amax(dim=1)
-    assert (error <= (4 * FLOAT32 * largest.clamp(min=1)))[~dead].all(), error
-    assert torch.count_nonzero(ours[dead]) == 0
+def test_leave_one_out_needs_no_guard() -> None:
+    assert leave_one_out(rewards([1, 1]), guard=False).tolist() == [[0.0, 0.0]]
 
 
-@pytest.mark.parametrize(
-    ("case_id", "estimator"),
-    [
-        ("verl_grpo_ragged", lambda r: group_relative(r, ddof=1, eps=1e-6)),
-        ("verl_rloo_ragged", leave_one_out),
-    ],
-)
-def test_ragged_groups_of_verl(oracle_cases: Cases, case_id: str, estimator: Callable[[Tensor], Tensor]) -> None:
-    """Group by group, as the shell does; a group of one is dead here and keeps its reward in verl."""
-    (case,) = oracle_cases("advantages", id=case_id)
-    for group_id in (0, 2, 3):
-        members = case.inputs["index"] == group_id
-        ours = estimator(case.inputs["rewards"][members].unsqueeze(0))[0]
-        torch.testing.assert_close(ours, case.outputs["adv"][members], rtol=0, atol=1e-10)
-    alone = case.inputs["index"] == 1
-    assert estimator(case.inputs["rewards"][alone].unsqueeze(0)).tolist() == [[0.0]]
+def test_whitening_of_equal_values_is_exactly_zero() -> None:
+    mask = torch.tensor([[1, 1, 0]])
+    for value in (0.1 + 0.2, 0.7, 1e6):
+        assert whiten(torch.full((1, 3), value), mask).tolist() == [[0.0, 0.0, 0.0]]
 
 
 # Generalized advantage estimation
@@ -220,21 +162,6 @@ def test_gae_bootstraps_only_from_what_the_caller_gives() -> None:
     mask = torch.tensor([[1, 0], [1, 0]])
     advantages, _ = gae(torch.zeros_like(values), values, mask, gamma=0.9, lam=0.8, bootstrap_B=bootstrap_B)
     exactly(advantages[:, 0], [0.9 * 2 - 0.5, -0.5], atol=1e-15)
-
-
-def test_gae_of_the_peers(oracle_cases: Cases) -> None:
-    cases = [c for c in oracle_cases("gae") if "gamma" in c.settings]
-    assert len(cases) == 36
-    for case in cases:
-        mask = case.inputs["mask"].bool()
-        advantages, returns = gae(
-            case.inputs["rewards"], case.inputs["values"], mask, gamma=case.settings["gamma"], lam=case.settings["lam"]
-        )
-        peer = case.outputs["adv_raw" if case.peer == "verl" else "adv"]
-        for ours, theirs in ((advantages, peer), (returns, case.outputs["returns"])):
-            worst = (ours - theirs)[mask].abs().max().item()
-            assert worst <= 1e-10, f"{case.id}: {worst}"
-            assert torch.count_nonzero(ours[~mask]) == 0, case.id
 
 
 def random_rows(seed: int) -> tuple[Tensor, Tensor, Tensor]:

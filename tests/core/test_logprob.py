@@ -1,19 +1,13 @@
-"""Chunked log-probs and entropies against the plain form, in value and gradient, and against the peers."""
+"""Chunked log-probs and entropies against the plain form, in value and gradient; the peers: test_oracle_count."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from assay.core.kl import k3
 from assay.core.logprob import scaled_logits, token_logprobs
-from assay.core.loss import Aggregation, Denominators, aggregate, clipped_surrogate, sequence_weights
 
-Cases = Callable[..., list[Any]]
 N, H, V = 23, 8, 31
 SETTINGS = {
     "plain": {},
@@ -168,42 +162,3 @@ def test_softcap_comes_before_temperature() -> None:
     """As the model and the sampler do: the model caps, the sampler divides."""
     logits = scaled_logits(torch.tensor([[3.0]]), torch.tensor([[1.0]]), 0.5, 2.0, None)
     assert logits.item() == pytest.approx(2.0 * torch.tanh(torch.tensor(1.5)).item() / 0.5, abs=1e-6)
-
-
-def test_peers_on_given_logits(oracle_cases: Cases) -> None:
-    """verl and TRL take logits: an identity head turns them into ours. float64, 1e-10."""
-    cases = oracle_cases("logprob")
-    assert [c.id for c in cases] == ["verl_entropy", "verl_logp_naive", "trl_selective"]
-    for case in cases:
-        logits = case.inputs["logits"].flatten(0, 1)
-        ids = case.inputs.get("ids", torch.zeros(8, 12, dtype=torch.long)).flatten()
-        logprobs, entropies = token_logprobs(logits, torch.eye(37, dtype=torch.float64), ids, chunk=7)
-        (name,) = case.outputs
-        ours = entropies if name == "entropy" else logprobs
-        torch.testing.assert_close(ours, case.outputs[name].flatten(), rtol=0, atol=1e-10)
-
-
-def test_liger_fused_linear_loss(oracle_cases: Cases) -> None:
-    """Hidden states to loss and to the gradients of hidden and head; Liger's chunks run in float32, hence 1e-6."""
-    names: dict[str, Aggregation] = {"dapo": "token_mean", "grpo": "sequence_mean", "dr_grpo": "fixed_length"}
-    cases = oracle_cases("fused_linear")
-    assert len(cases) == 6
-    for case in cases:
-        i, s = case.inputs, case.settings
-        hidden, head = i["hidden"].requires_grad_(), i["weight"].requires_grad_()
-        logprobs, _ = token_logprobs(hidden.flatten(0, 1), head, i["ids"].flatten(), chunk=5)
-        logprobs = logprobs.reshape(8, 12)
-        tokens = clipped_surrogate(logprobs, i["old_log_prob"], i["advantages"])
-        tokens = tokens + s["beta"] * k3(logprobs, i["ref_log_prob"])
-        lengths = i["mask"].sum(dim=1)
-        denominators = Denominators(sequences=8, tokens=int(lengths.sum()), prompts=1, max_length=100)
-        weights = sequence_weights(names[s["loss_type"]], lengths, lengths, denominators)
-        loss = aggregate(tokens, i["mask"], weights)
-        grad_hidden, grad_head = torch.autograd.grad(loss, (hidden, head))
-        for ours, theirs in (
-            (loss, case.outputs["loss"].double()),
-            (grad_hidden, case.outputs["grad_hidden"]),
-            (grad_head, case.outputs["grad_weight"]),
-        ):
-            worst = (ours - theirs).abs().max().item()
-            assert worst <= 1e-6, f"{case.id}: off by {worst}"

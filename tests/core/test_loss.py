@@ -1,18 +1,8 @@
-"""Policy loss and aggregation: by hand, against the peers in value and gradient, and invariances.
-
-Against the peers, all in float64 to 1e-10, loss and gradient:
-- verl vanilla (clip 0.2; clip-higher 0.28; dual clip 3 and 1.5), each as token-mean, seq-mean-token-mean and
-  seq-mean-token-sum-norm, with padding and with observation tokens;
-- OpenRLHF PolicyLoss, token and sample level, with and without clip-higher and dual clip;
-- TRL and Liger grpo, bnpo, dapo, dr_grpo at token level, without and with beta = 0.04 (k3).
-Not here since core has no counterpart yet: gspo, cispo, sapo, vespo, luspo, geo_mean, gpg, dro, dppo, sequence-level
-ratios, OpenRLHF's importance corrections, verl's seq-mean-token-sum and token-sum. By construction different:
-TRL's delta (clamps the ratio from above; not dual clip).
-"""
+"""Policy loss and aggregation: by hand, and invariances. Against the peers: test_oracle_count."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Any
 
 import pytest
@@ -27,11 +17,12 @@ from assay.core.loss import (
     Denominators,
     aggregate,
     clipped_surrogate,
+    correction_weights,
     is_clipped,
+    sequence_level,
     sequence_weights,
 )
 
-Cases = Callable[..., list[Any]]
 AGGREGATIONS: tuple[Aggregation, ...] = ("sequence_mean", "token_mean", "fixed_length", "prompt_mean")
 NAN = float("nan")
 
@@ -69,136 +60,28 @@ def test_a_log_ratio_of_100_gives_no_nan(advantage: float) -> None:
     assert MAX_LOG_RATIO == 20.0
 
 
-# The peers
+# Sequences by hand
 
 
-def weights_of(aggregation: Aggregation, mask: Tensor, peer_eps: float = 0.0, **counts: int) -> Tensor:
-    """Weights of a whole batch; ``peer_eps`` is what a peer adds to each sequence's token count."""
-    lengths = mask.double().sum(dim=1)
-    denominators = Denominators(
-        sequences=counts.get("sequences", int((lengths > 0).sum())),
-        tokens=counts.get("tokens", int(lengths.sum())),
-        prompts=counts.get("prompts", 1),
-        max_length=counts.get("max_length", mask.shape[1]),
-    )
-    return sequence_weights(aggregation, lengths + peer_eps * (lengths > 0), lengths, denominators)
+def test_one_ratio_a_sequence_is_clipped_as_one() -> None:
+    """Log ratios .9 and .1 have the mean .5: every token counts exp(.5), past 1.2 for a positive advantage."""
+    old_BT = torch.zeros(2, 3, dtype=torch.float64)
+    logprobs_BT = torch.tensor([[0.9, 0.1, NAN], [-0.1, 0.1, NAN]], dtype=torch.float64).requires_grad_()
+    mask_BT = torch.tensor([[1, 1, 0], [1, 1, 0]])
+    scored_BT = sequence_level(logprobs_BT, old_BT, mask_BT)
+    objective_BT = -clipped_surrogate(scored_BT, old_BT, torch.ones(2, 1))[:, :2]
+    assert objective_BT.tolist() == [[pytest.approx(1.2)] * 2, [pytest.approx(1.0)] * 2]
+    (grad_BT,) = torch.autograd.grad(objective_BT.sum(), logprobs_BT)
+    assert grad_BT[:, :2].tolist() == [[0.0, 0.0], [pytest.approx(1.0)] * 2]
+    below_BT = -clipped_surrogate(scored_BT, old_BT, -torch.ones(2, 1))[:, :2]
+    assert below_BT[0].tolist() == [pytest.approx(-math.exp(0.5))] * 2
 
 
-def loss_and_gradient(
-    inputs: dict[str, Tensor], weights: Tensor, beta: float = 0.0, **clipping: float | None
-) -> tuple[Tensor, Tensor]:
-    logprobs = inputs["log_prob"].clone().requires_grad_()
-    tokens = clipped_surrogate(logprobs, inputs["old_log_prob"], inputs["advantages"], **clipping)
-    if beta:
-        tokens = tokens + beta * k3(logprobs, inputs["ref_log_prob"])
-    loss = aggregate(tokens, inputs["mask"], weights)
-    (grad,) = torch.autograd.grad(loss, logprobs)
-    return loss.detach(), grad
-
-
-def check_against_peer(case: Any, aggregation: Aggregation, max_length: int = 12, **settings: Any) -> None:
-    adds = case.peer in ("verl", "openrlhf") and aggregation == "sequence_mean"
-    weights = weights_of(aggregation, case.inputs["mask"], 1e-8 if adds else 0.0, max_length=max_length)
-    loss, grad = loss_and_gradient(case.inputs, weights, **settings)
-    assert grad.abs().max() > 1e-4, case.id
-    for ours, theirs in ((loss, case.outputs["loss"]), (grad, case.outputs["grad_log_prob"])):
-        worst = (ours - theirs).abs().max().item()
-        assert worst <= 1e-10, f"{case.id}: off by {worst}"
-
-
-def test_verl_vanilla(oracle_cases: Cases) -> None:
-    names: dict[str, Aggregation] = {
-        "token-mean": "token_mean",
-        "seq-mean-token-mean": "sequence_mean",
-        "seq-mean-token-sum-norm": "fixed_length",
-    }
-    every = oracle_cases("policy_loss", function="core_algos.policy_loss[vanilla]")
-    cases = [c for c in every if c.settings["loss_agg_mode"] in names]
-    assert len(cases) == 24
-    for case in cases:
-        s = case.settings
-        check_against_peer(
-            case,
-            names[s["loss_agg_mode"]],
-            eps_low=s["clip_ratio_low"],
-            eps_high=s["clip_ratio_high"],
-            dual_clip=s["clip_ratio_c"],
-        )
-
-
-def test_verl_clip_fraction(oracle_cases: Cases) -> None:
-    cases = oracle_cases("policy_loss", function="core_algos.policy_loss[vanilla]", loss_agg_mode="token-mean")
-    assert len(cases) == 8
-    for case in cases:
-        i, s = case.inputs, case.settings
-        clipped = is_clipped(
-            i["log_prob"],
-            i["old_log_prob"],
-            i["advantages"],
-            eps_low=s["clip_ratio_low"],
-            eps_high=s["clip_ratio_high"],
-        )
-        share = clipped[i["mask"].bool()].double().mean().item()
-        assert share == pytest.approx(s["metrics"]["actor/pg_clipfrac"], abs=1e-9), case.id  # theirs adds 1e-8
-
-
-def test_openrlhf(oracle_cases: Cases) -> None:
-    cases = oracle_cases("policy_loss", peer="openrlhf", type="ppo")
-    assert len(cases) == 8
-    for case in cases:
-        s = case.settings
-        aggregation: Aggregation = "token_mean" if s["token_level"] else "sequence_mean"
-        check_against_peer(case, aggregation, eps_low=s["low"], eps_high=s["high"], dual_clip=s["dual_clip"])
-
-
-def test_trl_and_liger(oracle_cases: Cases) -> None:
-    names: dict[str, Aggregation] = {
-        "grpo": "sequence_mean",
-        "bnpo": "token_mean",
-        "dapo": "token_mean",
-        "dr_grpo": "fixed_length",
-    }
-    trl = oracle_cases("policy_loss", peer="trl", importance_sampling_level="token", delta=None)
-    liger = oracle_cases("policy_loss", peer="liger-kernel", level="token")
-    cases = [c for c in (*trl, *liger) if c.settings["loss_type"] in names]
-    assert len(cases) == 16 + 8
-    for case in cases:
-        s = case.settings
-        check_against_peer(
-            case,
-            names[s["loss_type"]],
-            max_length=s["max_completion_length"],
-            beta=s["beta"],
-            eps_low=s["eps_low"],
-            eps_high=s["eps_high"],
-        )
-
-
-def test_aggregation_of_the_peers(oracle_cases: Cases) -> None:
-    """With padding, observation tokens, and one sequence without loss tokens (the peers count only the others).
-
-    verl multiplies by dp_size against the averaging over ranks, which is the shell's business here.
-    """
-    names: dict[str, Aggregation] = {
-        "token-mean": "token_mean",
-        "seq-mean-token-mean": "sequence_mean",
-        "seq-mean-token-sum-norm": "fixed_length",
-    }
-    checked = 0
-    for case in oracle_cases("aggregation"):
-        s = case.settings
-        mode = s.get("mode") or ("token-mean" if s["token_level_loss"] else "seq-mean-token-mean")
-        if mode not in names:
-            continue
-        given = {"global_batch_size": "sequences", "batch_num_tokens": "tokens", "loss_scale_factor": "max_length"}
-        counts = {ours: s[theirs] for theirs, ours in given.items() if theirs in s}
-        peer_eps = 1e-8 if mode == "seq-mean-token-mean" else 0.0
-        weights = weights_of(names[mode], case.inputs["mask"], peer_eps, **counts)
-        loss = aggregate(case.inputs["loss"], case.inputs["mask"], weights) * s.get("dp_size", 1)
-        worst = (loss - case.outputs["loss"]).abs().item()
-        assert worst <= 1e-10, f"{case.id}: off by {worst}"
-        checked += 1
-    assert checked == 24
+def test_masked_sequences() -> None:
+    """[0.5, 0.5] sums to log w = 1 (e > 2: out), [0.5, -1] to less than 0 (in); masked tokens do not count."""
+    gap = torch.tensor([[0.5, 0.5, 9.0], [0.5, -1.0, 9.0]], dtype=torch.float64)
+    mask = torch.tensor([[1, 1, 0], [1, 1, 0]])
+    assert correction_weights(gap, torch.zeros_like(gap), mask, kind="mis", cap=2.0).tolist() == [[0.0] * 3, [1.0] * 3]
 
 
 # Aggregation by hand
@@ -271,6 +154,18 @@ def prompt_tokens(mask: Tensor) -> Tensor:
 def global_weights(aggregation: Aggregation, mask: Tensor) -> Tensor:
     denominators = Denominators(sequences=12, tokens=int(mask.sum()), prompts=3, max_length=10)
     return sequence_weights(aggregation, mask.sum(dim=1), prompt_tokens(mask), denominators)
+
+
+def loss_and_gradient(
+    inputs: dict[str, Tensor], weights: Tensor, beta: float = 0.0, **clipping: float | None
+) -> tuple[Tensor, Tensor]:
+    logprobs = inputs["log_prob"].clone().requires_grad_()
+    tokens = clipped_surrogate(logprobs, inputs["old_log_prob"], inputs["advantages"], **clipping)
+    if beta:
+        tokens = tokens + beta * k3(logprobs, inputs["ref_log_prob"])
+    loss = aggregate(tokens, inputs["mask"], weights)
+    (grad,) = torch.autograd.grad(loss, logprobs)
+    return loss.detach(), grad
 
 
 def rows_of(batch: dict[str, Tensor], rows: Any) -> dict[str, Tensor]:

@@ -5,10 +5,12 @@ expm1(x) - x, which is never negative in float32; inputs of lower precision are 
 k3 goes on linearly with slope e^10 - 1, so value and gradient stay finite and keep pulling back; the backward
 is -expm1(x), written out, since autograd of the difference loses small x.
 
-E[k1] and E[k3] are the KL in value, E[k2] is not. Their plain gradients on on-policy samples are other things:
-of k1 nothing (0 in expectation), of k2 that of KL(pi_theta || pi_ref), of k3 that of KL(pi_ref || pi_theta).
-``kl_term`` offers two repairs: the importance ratio kept in the graph (then k1 and k3 have the gradient of each
-token's KL(pi_theta || pi_ref)), and straight-through (the value of one, the gradient of k2).
+E[k1] and E[k3] are the KL in value (k3 short of it by what its linear part leaves out), E[k2] is not. Their plain
+gradients on on-policy samples are other things: of k1 nothing (0 in expectation), of k2 that of
+KL(pi_theta || pi_ref), of k3 that of KL(pi_ref || pi_theta). ``kl_term`` offers two repairs: the importance ratio
+kept in the graph (then k1 and k3, but not k2, have the gradient of each token's KL(pi_theta || pi_ref), on samples
+of older weights too), and straight-through (the value of one, the gradient of k2; on-policy alone). docs/kl.md has
+the table, tests/core/test_kl_expectation.py sums each of its lines exactly.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The peers' reference vectors beside what assay.core computes from the same inputs, and where the two differ."""
