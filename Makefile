@@ -1,6 +1,7 @@
 # make quickstart   set up and run the main job          make test     set up and run all tests
 # make tiny         the same in about a minute, tiny     make lint     ruff, formatting, mypy
 # make seeds        the main job for three seeds         make clean    remove the environment
+# make algorithms   the tiny job with each algorithm, three seeds, and the tables and curves of docs/algorithms
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -8,11 +9,12 @@ VENV   ?= .venv
 TORCH  ?= $(shell grep '^torch==' constraints.txt)
 RECIPE ?= recipes/json-smollm2-grpo.toml
 SEEDS  ?= 0 1 2
+ALGORITHMS ?= ppo grpo dr_grpo dapo rloo reinforce_pp gspo cispo
 
 BIN     = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: quickstart tiny seeds test lint clean check-system
+.PHONY: quickstart tiny seeds algorithms test lint clean check-system
 
 quickstart: $(VENV)/.installed
 	$(BIN)/assay train $(RECIPE)
@@ -25,6 +27,15 @@ tiny: $(VENV)/.installed
 seeds: $(VENV)/.installed
 	rm -rf $(SEEDS:%=runs/seeds/%)
 	for seed in $(SEEDS); do $(BIN)/assay train $(RECIPE) --set seed=$$seed --out runs/seeds/$$seed || exit 1; done
+
+algorithms: $(VENV)/.installed
+	test -d runs/addition-warm/model || $(BIN)/assay sft recipes/addition-tiny-sft.toml --out runs/addition-warm
+	rm -rf runs/algorithms
+	for seed in $(SEEDS); do for name in $(ALGORITHMS); do \
+	  recipe=recipes/addition-tiny-grpo.toml; [ $$name != ppo ] || recipe=recipes/addition-tiny-ppo.toml; \
+	  $(BIN)/assay train $$recipe --set algorithm.preset=$$name --set seed=$$seed --out runs/algorithms/$$name/$$seed \
+	    || exit 1; done; done
+	$(BIN)/python docs/draw_algorithms.py
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal

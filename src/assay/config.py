@@ -54,6 +54,10 @@ class RolloutSection(Section):
 class AlgorithmSection(Section):
     preset: str = "grpo"
     """A name in assay.core.presets.PRESETS."""
+    advantage: str | None = None
+    """A name in assay.core.advantage.ADVANTAGES; null: the preset's, as in the following one."""
+    loss: str | None = None
+    """A name in assay.core.loss.LOSSES."""
     group_size: Annotated[int, Field(ge=1, le=1024)] = 8
     """Completions of each prompt; algorithms whose baseline is the group need 2."""
     beta: Annotated[float, Field(ge=0, le=10)] = 0.0

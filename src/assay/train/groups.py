@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from inspect import signature
 from itertools import groupby
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,10 +94,9 @@ def _advantages(rewards_PG: Tensor, preset: Preset) -> Tensor:
     if preset.estimate != "group":
         return no_baseline(rewards_PG)
     estimator = ADVANTAGES[preset.advantage]
-    settings: dict[str, Any] = {"guard": preset.guard}
-    if preset.advantage in ("group_relative", "batch_scaled"):
-        settings |= {"eps": preset.advantage_eps, "ddof": preset.ddof}
-    return estimator(rewards_PG, **settings)
+    settings = {"guard": preset.guard, "eps": preset.advantage_eps, "ddof": preset.ddof}
+    taken = signature(estimator).parameters
+    return estimator(rewards_PG, **{name: value for name, value in settings.items() if name in taken})
 
 
 def _train_sample(sample: Sample, advantage: float) -> TrainSample:

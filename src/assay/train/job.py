@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 
 from assay.config import Config, CriticSection
+from assay.core.advantage import ADVANTAGES
+from assay.core.loss import LOSSES
 from assay.core.presets import PRESETS, Preset
 from assay.data.sources import load_rows
 from assay.errors import ConfigError, DataError, EngineError, did_you_mean
@@ -69,12 +71,20 @@ def encode_prompts(rows: list[Row], policy: Policy, max_new_tokens: int) -> Prom
 def algorithm_of(config: Config) -> Preset:
     """The named algorithm, with what the recipe changes of it. Raises ConfigError for what cannot be."""
     a = config.algorithm
-    if a.preset not in PRESETS:
-        hint = did_you_mean(a.preset, list(PRESETS))
-        raise ConfigError(f"algorithm.preset: there is no {a.preset!r}{hint}; allowed: {', '.join(PRESETS)}")
-    changes = {name: getattr(a, name) for name in ("eps_low", "eps_high", "dual_clip", "dead_groups")}
+    for field, given, known in (
+        ("preset", a.preset, PRESETS),
+        ("advantage", a.advantage, ADVANTAGES),
+        ("loss", a.loss, LOSSES),
+    ):
+        if given is not None and given not in known:
+            hint = did_you_mean(given, list(known))
+            raise ConfigError(f"algorithm.{field}: there is no {given!r}{hint}; allowed: {', '.join(known)}")
+    overrides = ("advantage", "loss", "eps_low", "eps_high", "dual_clip", "dead_groups")
+    changes = {name: getattr(a, name) for name in overrides}
     changes |= {name: getattr(config.critic, name) for name in ("gamma", "lam", "value_clip")}
     preset = replace(PRESETS[a.preset], **{name: value for name, value in changes.items() if value is not None})
+    if preset.estimate != "group" and a.advantage is not None:
+        raise ConfigError(f"algorithm.advantage: {a.preset!r} does not compare within groups; leave it out")
     if preset.estimate != "critic" and config.critic != CriticSection():
         raise ConfigError(f"[critic]: {a.preset!r} has no critic; leave the table out, or use algorithm.preset = 'ppo'")
     if preset.estimate == "group" and a.group_size < 2:
