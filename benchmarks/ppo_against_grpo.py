@@ -21,7 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from assay.config import Config, load_config
-from assay.train import grpo, ppo
+from assay.train import rl
 from assay.train.assembly import Job, build
 from assay.train.loop import run
 
@@ -48,13 +48,13 @@ def main() -> None:
 def measured(recipe: Path, name: str, out: Path, overrides: list[str]) -> dict[str, Any]:
     """What ``child`` prints, and the peak memory of its process in bytes."""
     command = [sys.executable, __file__, str(recipe), name, str(out), *overrides]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     printed = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{' '.join(command)} ended with {status}")
-    return {**json.loads(printed.splitlines()[-1]), "peak": usage.ru_maxrss * 1024}
+    return {**json.loads(printed.splitlines()[-1]), "peak": usage.ru_maxrss * 1024}  # Linux counts in KiB
 
 
 def child(recipe: Path, name: str, out: Path, overrides: list[str]) -> None:
@@ -62,8 +62,7 @@ def child(recipe: Path, name: str, out: Path, overrides: list[str]) -> None:
     config = load_config(recipe, [*overrides, f"algorithm.preset={name}"])
     job = build(config)
     out.mkdir()
-    algorithm = ppo if name == "ppo" else grpo
-    metrics = run(job, algorithm.KIND, out, algorithm.improve).metrics
+    metrics = run(job, name, out, rl.IMPROVE[name]).metrics
     seconds = sum(r["seconds"] for r in metrics) / len(metrics)
     print(json.dumps({"pace": pace(name, config, metrics), "state": state_bytes(job), "seconds": seconds}))
 

@@ -20,14 +20,15 @@ def main(folder: Path) -> None:
     """A curve and a table on each algorithm's page, and all of them on the first page."""
     runs = {
         path.name: {seed.name: assay.load_run(seed) for seed in sorted(path.iterdir())}
-        for path in sorted(folder.iterdir(), key=lambda p: ORDER.index(p.name))
+        for path in sorted(folder.iterdir(), key=lambda p: (*ORDER, p.name).index(p.name))
     }
     for name, seeds in runs.items():
         series = {f"seed {seed}": rewards(run) for seed, run in seeds.items()}
         picture(f"{name}.svg", series, f"{name}: share right while training")
         rows = [f"| seed {seed} | {cells(run)} |" for seed, run in seeds.items()]
         table = "\n".join(["| | sampled, before → after | greedy, before → after | entropy at the end |", RULE, *rows])
-        fill(f"{name}.md", f"measured: {name}", f"{COMMAND}:\n\n{table}\n\n![Reward of {name}]({name}.svg)")
+        if (PAGES / f"{name}.md").exists():
+            fill(f"{name}.md", f"measured: {name}", f"{COMMAND}:\n\n{table}\n\n![Reward of {name}]({name}.svg)")
     first = {name: rewards(next(iter(seeds.values()))) for name, seeds in runs.items()}
     picture("algorithms.svg", first, "Share right while training, seed 0")
     fill("README.md", "table", f"{overview(runs)}\n\n![Reward of all algorithms](algorithms.svg)")

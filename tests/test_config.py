@@ -22,8 +22,8 @@ def tree(path: str = "", value: Any = None) -> dict[str, Any]:
     whole: dict[str, Any] = {"name": "x", "data": {"train": "rows.jsonl"}, "verifiers": [{"name": "exact"}]}
     if path.startswith("reward_model."):
         whole["reward_model"] = {"name": "a-reward-model"}
-    if path == "algorithm.kl_target":
-        whole["algorithm"] = {"beta": 0.1}
+    if path.startswith("algorithm.kl_"):
+        whole["algorithm"] = {"beta": 0.1, "kl_target": 0.1}
     place: Any = whole
     *parents, last = path.split(".")
     for name in parents:
@@ -82,7 +82,7 @@ BOUNDS: list[tuple[str, Any, Any, str]] = [
     ("critic.gamma", 1e-9, 0.0, ABOVE.format(0)),
     ("critic.lam", 0.0, -0.1, AT_LEAST.format(0)),
     ("critic.lam", 1.0, 1.1, AT_MOST.format(1)),
-    ("critic.value_clip", 1e-9, 0.0, ABOVE.format(0)),
+    ("critic.value_clip", 0.0, -0.1, AT_LEAST.format(0)),
     ("algorithm.minibatches", 1, 0, AT_LEAST.format(1)),
     ("algorithm.epochs", 1, 0, AT_LEAST.format(1)),
     ("verifiers.0.weight", -100.0, -100.1, AT_LEAST.format(-100)),

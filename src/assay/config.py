@@ -102,8 +102,8 @@ class CriticSection(Section):
     """Discount of one token; null: the preset's, as in the following two."""
     lam: Annotated[float, Field(ge=0, le=1)] | None = None
     """lambda of GAE."""
-    value_clip: Annotated[float, Field(gt=0)] | None = None
-    """How far a value may move from the one before the update, in reward."""
+    value_clip: Annotated[float, Field(ge=0)] | None = None
+    """How far a value may move from the one before the update, in reward; 0: as far as it likes."""
 
 
 class RewardModelSection(Section):
@@ -205,6 +205,8 @@ class Config(Section):
             problems.append("algorithm.dead_groups = 'keep_kl' needs algorithm.beta > 0: there is no KL term to keep")
         if self.algorithm.kl_target is not None and self.algorithm.beta == 0:
             problems.append("algorithm.kl_target needs algorithm.beta > 0: it is the weight that is steered")
+        if self.algorithm.kl_target is None and self.algorithm.kl_horizon != AlgorithmSection().kl_horizon:
+            problems.append("algorithm.kl_horizon does nothing without algorithm.kl_target")
         if not self.verifiers and self.reward_model is None:
             problems.append("nothing gives a reward: add [[verifiers]] with a name, or a [reward_model]")
         if self.algorithm.minibatches > self.rollout.prompts_per_step:
@@ -224,7 +226,7 @@ class Config(Section):
 RESUMABLE = frozenset(
     {
         *("train.steps", "train.memory_gb", "train.micro_batch_tokens", "train.checkpoint_every", "train.keep_last"),
-        *("train.eval_every", "rollout.kv_cache_gb", "rollout.max_running"),
+        *("train.eval_every", "rollout.kv_cache_gb", "rollout.max_running", "reward_model.batch_size"),
     }
 )
 """What may change when a run goes on: how far it goes and what it may take, not what it learns from."""

@@ -118,7 +118,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The samples of one prompt, their advantages, and why the group is not trained on if it is not."""
+    """The samples of one prompt, their advantages, and why the group is not trained on if it is not.
+
+    An advantage is NaN where the algorithm judges tokens and not completions.
+    """
 
     group_id: int
     samples: tuple[Sample, ...]

@@ -85,3 +85,8 @@ def test_rloo_compares_each_with_the_others() -> None:
     rloo = PRESETS["rloo"]
     expected = torch.tensor([[1, -1 / 3, -1 / 3, -1 / 3]], dtype=torch.float64)
     torch.testing.assert_close(ADVANTAGES[rloo.advantage](REWARDS), expected, rtol=0, atol=1e-15)
+
+
+def test_the_kl_of_tokens_has_no_place_in_the_reward_of_a_completion() -> None:
+    with pytest.raises(ValueError, match="kl_in = 'loss'"):
+        Preset(kl_in="reward")

@@ -44,7 +44,7 @@ the disk."""
 
 CHILDREN = """
 import gc, json, os, sys
-import assay.cli.main, assay.train.grpo, assay.train.sft, torch.utils.tensorboard
+import assay.cli.main, assay.train.rl, assay.train.sft, torch.utils.tensorboard
 from assay.models.policy import load_policy, pick_device
 
 load_policy(sys.argv[1], precision="float32", device=pick_device())

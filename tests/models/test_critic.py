@@ -69,6 +69,15 @@ def test_a_fresh_critic_says_zero_everywhere(load: Load) -> None:
     assert all(v.eq(0).all() for group in critic_of(load()).values(GROUPS) for v in group)
 
 
+def test_it_can_start_at_a_mean(load: Load) -> None:
+    critic = critic_of(load())
+    critic.start_at([1.0, 0.0, 0.5])
+    assert all(v.eq(0.5).all() for group in critic.values(GROUPS) for v in group)
+    critic.start_at([])
+    assert critic.values(GROUPS[:1])[0][0][0] == 0.5
+    assert critic.updates == 0
+
+
 @pytest.mark.parametrize("clip", [None, 0.2])
 @pytest.mark.parametrize("own", [True, False])
 def test_loss_and_gradient_do_not_depend_on_micro_batches(own: bool, clip: float | None, load: Load) -> None:

@@ -11,7 +11,7 @@ import pytest
 from assay.config import Config
 from assay.core.presets import PRESETS
 from assay.errors import Interrupted
-from assay.train.start import resume, start
+from assay.train import rl
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -24,13 +24,13 @@ def test_every_preset_trains_and_resumes_exactly(
 ) -> None:
     algorithm = {"preset": preset, "beta": 0.1, "entropy_bonus": 0.01, "minibatches": 2}
     recipe = config(algorithm={**algorithm, "group_size": 3}, train={"steps": 3, "checkpoint_every": 1})
-    whole = start(recipe, tmp_path / "whole")
+    whole = rl.train(recipe, tmp_path / "whole")
     assert all(record["grad_norm"] > 0 for record in whole.metrics)
     assert all(record["kl_k3_mean"] is not None for record in whole.metrics)
     stop_at("update", 3)
     with pytest.raises(Interrupted):
-        start(recipe, tmp_path / "cut")
-    resume(tmp_path / "cut")
+        rl.train(recipe, tmp_path / "cut")
+    rl.resume(tmp_path / "cut")
     assert traces(tmp_path / "cut") == traces(tmp_path / "whole")
 
 
@@ -38,7 +38,7 @@ def test_resampling_adds_groups_of_further_prompts_up_to_its_rounds(
     config: Callable[..., Config], tmp_path: Path
 ) -> None:
     """Every group is dead here, so each round asks for as many again; none of them trains."""
-    run = start(
+    run = rl.train(
         config(
             verifiers=[{"name": "train_rewards:same"}],
             algorithm={"dead_groups": "resample", "resample_rounds": 2, "group_size": 2},

@@ -17,7 +17,7 @@ from assay.core.presets import PRESETS
 from assay.errors import CheckpointError, ConfigError, EngineError, Interrupted, VerifierError
 from assay.models.learner import Learner
 from assay.rollout.engine import Engine
-from assay.train import grpo
+from assay.train import rl
 from assay.train.canary import Canary
 from assay.train.run import exclusive, load_run
 
@@ -78,7 +78,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(
         folder = Path(f"{label}-{count}")
         with pytest.raises(Interrupted, match=f"stopped after step {step}; go on with: assay train --resume {folder}"):
             assay.train(recipe, out=folder)
-        assert traces(grpo.resume(folder).path) == whole, folder
+        assert traces(rl.resume(folder).path) == whole, folder
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_lora_with_a_reference_goes_on_to_the_same_bytes(
     stop_at("update", 3)
     with pytest.raises(Interrupted):
         assay.train(recipe, out="cut")
-    assert traces(grpo.resume(Path("cut")).path) == traces(whole.path)
+    assert traces(rl.resume(Path("cut")).path) == traces(whole.path)
 
 
 def test_full_fine_tuning_keeps_its_reference_over_a_resume(
@@ -114,7 +114,7 @@ def test_full_fine_tuning_keeps_its_reference_over_a_resume(
     stop_at("update", 3)
     with pytest.raises(Interrupted):
         assay.train(recipe, out="cut")
-    assert traces(grpo.resume(Path("cut")).path) == traces(whole.path)
+    assert traces(rl.resume(Path("cut")).path) == traces(whole.path)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -168,8 +168,8 @@ def test_a_fault_of_the_engine_names_the_checkpoint_to_go_on_from(
 def test_one_run_is_written_by_one_process(config: Callable[..., Config]) -> None:
     run = assay.train(config(train={"steps": 1}), out="busy")
     with exclusive(run.path), pytest.raises(ConfigError, match="another process is writing the run busy"):
-        grpo.resume(run.path, ["train.steps=2"])
-    grpo.resume(run.path, ["train.steps=2"])
+        rl.resume(run.path, ["train.steps=2"])
+    rl.resume(run.path, ["train.steps=2"])
 
 
 def test_a_cache_too_small_for_one_answer_is_refused_before_the_run(config: Callable[..., Config]) -> None:
@@ -182,17 +182,17 @@ def test_a_finished_run_goes_further_only_if_asked(config: Callable[..., Config]
     whole = assay.train(config(), out="whole")
     short = assay.train(config(train={"steps": 2}), out="short")
     with pytest.raises(ConfigError, match="short has finished its 2 steps; to train further, add --steps N"):
-        grpo.resume(short.path)
-    grpo.resume(short.path, ["train.steps=4"])
+        rl.resume(short.path)
+    rl.resume(short.path, ["train.steps=4"])
     assert traces(short.path) == traces(whole.path)
     assert short.config.train.steps == 4
     with pytest.raises(ConfigError, match="has finished its 4 steps"):
-        grpo.resume(short.path)
+        rl.resume(short.path)
 
 
 def test_a_folder_that_cannot_go_on_says_why(config: Callable[..., Config]) -> None:
     with pytest.raises(CheckpointError, match="none is no run folder"):
-        grpo.resume(Path("none"))
+        rl.resume(Path("none"))
     run = assay.train(config(train={"steps": 1}))
     from assay.train import sft  # noqa: PLC0415
 

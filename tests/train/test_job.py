@@ -161,6 +161,20 @@ def test_the_disk_must_hold_the_checkpoints_that_stand_at_once(
         check_disk(tmp_path, policy, 2)
 
 
+def test_of_a_critic_what_trains_is_counted_with_its_moments(
+    tmp_path: Path, load: Callable[..., Policy], free: Disk
+) -> None:
+    for policy in (load(), load(lora_rank=2)):
+        shape = shape_of(policy)
+        saved = shape.trainable if policy.is_lora else shape.parameters
+        need = 2 * (4 * saved + 8 * shape.trainable + 12 * shape.trainable) + 4 * shape.parameters + 50e6
+        free(need)
+        check_disk(tmp_path, policy, 1, own_critic=True)
+        free(need - 1)
+        with pytest.raises(ConfigError, match="too little disk"):
+            check_disk(tmp_path, policy, 1, own_critic=True)
+
+
 def test_checkpoints_that_stand_already_need_no_more_room(
     tmp_path: Path, load: Callable[..., Policy], free: Disk
 ) -> None:

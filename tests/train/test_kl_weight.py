@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from assay.config import AlgorithmSection
@@ -23,6 +25,19 @@ def test_beta_moves_towards_the_target(kl: float, expected: float) -> None:
     weight = steered()
     weight.observe(seen(kl), 10)
     assert weight.beta == pytest.approx(expected)
+
+
+def test_many_samples_over_a_short_horizon_never_turn_its_sign() -> None:
+    for kl, factor in ((0.0, 0.8), (50.0, 1.2)):
+        weight = KlWeight(AlgorithmSection(beta=0.1, kl_target=0.5, kl_horizon=1))
+        weight.observe(seen(kl), 1000)
+        assert weight.beta == pytest.approx(0.1 * factor)
+
+
+def test_a_kl_that_is_no_number_leaves_it_alone() -> None:
+    weight = steered()
+    weight.observe(seen(math.nan), 10)
+    assert weight.beta == 0.1
 
 
 def test_without_a_target_or_without_anything_seen_it_stays() -> None:

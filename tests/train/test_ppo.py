@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from assay.core.presets import PRESETS
 from assay.errors import ConfigError, Interrupted
 from assay.models.learner import TrainGroup, TrainSample
 from assay.train.ppo import estimate
-from assay.train.start import resume
+from assay.train.rl import resume
 
 PLAIN = replace(PRESETS["ppo"], whiten=False)
 
@@ -72,6 +73,51 @@ def test_what_the_critic_knows_is_measured_against_what_was_earned() -> None:
     assert late["explained_variance_early"] == pytest.approx(0)
     assert late["explained_variance"] == pytest.approx(0.5)
     assert estimate([], PLAIN, 0.0) == ([], {})
+
+
+def test_where_all_earn_the_same_from_the_start_nothing_moves(config: Callable[..., Config]) -> None:
+    """With lambda < 1, values of 0 would have made later tokens look better, and whitening would have believed it."""
+    run = assay.train(
+        config(algorithm={"preset": "ppo"}, verifiers=[{"name": "train_rewards:right"}], train={"steps": 1})
+    )
+    assert run.metrics[0]["grad_norm"] == 0
+    assert run.metrics[0]["value_loss"] == 0
+    assert {row["advantage"] for row in run.folder.read_rollouts(1)} <= {None} or all(
+        math.isnan(row["advantage"]) for row in run.folder.read_rollouts(1)
+    )
+
+
+def test_a_step_that_trains_on_nothing_knows_nothing(config: Callable[..., Config]) -> None:
+    recipe = config(
+        algorithm={"preset": "ppo", "mask_truncated": True},
+        rollout={"max_new_tokens": 1},
+        train={"steps": 1},
+        verifiers=[{"name": "train_rewards:same"}],
+        seed=3,
+    )
+    (record,) = assay.train(recipe).metrics
+    own = ("value_loss", "critic_grad_norm", "explained_variance", "explained_variance_early", "value_spread")
+    assert record["truncation_rate"] == 1
+    assert [record[name] for name in own] == [None] * 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lora", "dtype"), [(4, "float32"), (4, "bfloat16"), (0, "bfloat16")])
+def test_adapters_and_16_bits_go_on_exactly_too(
+    lora: int,
+    dtype: str,
+    config: Callable[..., Config],
+    stop_at: Callable[[str, int], None],
+    traces: Callable[[Path], dict[str, Any]],
+) -> None:
+    model = {"lora_rank": lora, "dtype": dtype}
+    recipe = config(model=model, algorithm={"preset": "ppo", "beta": 0.1}, train={"steps": 3, "checkpoint_every": 1})
+    whole = assay.train(recipe, out="whole")
+    assert whole.metrics[-1]["value_spread"] > 0
+    stop_at("update", 4)
+    with pytest.raises(Interrupted):
+        assay.train(recipe, out="cut")
+    assert traces(resume(Path("cut")).path) == traces(whole.path)
 
 
 @pytest.mark.parametrize("backbone", ["own", "actor"])
@@ -147,6 +193,14 @@ def test_a_reward_model_without_verifiers(
 def test_a_group_of_one_needs_a_critic(config: Callable[..., Config]) -> None:
     with pytest.raises(ConfigError, match=r"group_size = 1: the baseline of 'grpo' is the group"):
         assay.train(config(algorithm={"group_size": 1}))
+
+
+@pytest.mark.parametrize("preset", ["ppo", "reinforce_pp"])
+def test_what_is_done_with_dead_groups_is_no_question_where_there_are_none(
+    preset: str, config: Callable[..., Config]
+) -> None:
+    with pytest.raises(ConfigError, match=f"algorithm.dead_groups: '{preset}' does not compare within groups"):
+        assay.train(config(algorithm={"preset": preset, "dead_groups": "resample"}))
 
 
 def test_a_critic_table_without_a_critic_is_refused(config: Callable[..., Config]) -> None:

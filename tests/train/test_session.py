@@ -14,7 +14,7 @@ import assay
 from assay.config import Config
 from assay.errors import ConfigError, Interrupted, MachineError
 from assay.telemetry.sinks import MetricsFile
-from assay.train import grpo
+from assay.train import rl
 from assay.train.report import write_report
 
 
@@ -41,7 +41,7 @@ def test_a_full_disk_names_the_last_whole_checkpoint(
         fail_at(4, OSError(errno.ENOSPC, "No space left on device"), patch)
         with pytest.raises(MachineError, match="The last whole checkpoint is cut/checkpoints/step-000002"):
             assay.train(config(), out="cut")
-    assert grpo.resume(Path("cut")).metrics[-1]["step"] == 4
+    assert rl.resume(Path("cut")).metrics[-1]["step"] == 4
 
 
 def test_before_the_first_checkpoint_it_says_that_there_is_none(
@@ -92,7 +92,7 @@ def test_a_report_of_an_unfinished_run_does_not_finish_it(
         assay.train(config(), out="cut")
     assert write_report(Path("cut")).exists()
     assert not Path("cut/model").exists()
-    assert grpo.resume(Path("cut")).metrics[-1]["step"] == 4
+    assert rl.resume(Path("cut")).metrics[-1]["step"] == 4
 
 
 def test_a_run_stopped_at_the_end_of_its_extension_is_not_taken_for_finished(
@@ -102,19 +102,19 @@ def test_a_run_stopped_at_the_end_of_its_extension_is_not_taken_for_finished(
     old = (run.model / "model.safetensors").read_bytes()
     stop_at("evaluation", 1)
     with pytest.raises(Interrupted, match="stopped after step 4; go on with"):
-        grpo.resume(run.path, ["train.steps=4"])
+        rl.resume(run.path, ["train.steps=4"])
     assert (run.model / "model.safetensors").read_bytes() == old
-    grpo.resume(run.path)
+    rl.resume(run.path)
     last = run.path / "checkpoints" / "step-000004" / "model" / "model.safetensors"
     assert (run.model / "model.safetensors").read_bytes() == last.read_bytes() != old
     with pytest.raises(ConfigError, match="has finished its 4 steps"):
-        grpo.resume(run.path)
+        rl.resume(run.path)
 
 
 def test_every_step_is_evaluated_once(config: Callable[..., Config]) -> None:
     run = assay.train(config(train={"eval_every": 1}))
     assert [entry["step"] for entry in run.evaluation["during"]] == [1, 2, 3]
-    grpo.resume(run.path, ["train.steps=6"])
+    rl.resume(run.path, ["train.steps=6"])
     assert [entry["step"] for entry in run.evaluation["during"]] == [1, 2, 3, 4, 5]
     assert run.evaluation["after"]["step"] == 6
     for text in run.folder.evaluation.read_text(), run.folder.metrics.read_text():
@@ -136,7 +136,7 @@ def test_what_a_kill_left_half_written_is_cleared_on_resume(
     for name in ("cut/.writing-model", "cut/checkpoints/.writing-step-000004"):
         Path(name).mkdir()
         (Path(name) / "half").write_bytes(b"half")
-    run = grpo.resume(Path("cut"))
+    run = rl.resume(Path("cut"))
     assert not list(run.path.rglob(".writing-*"))
     assert not (run.model / "half").exists()
 

@@ -13,7 +13,7 @@ import torch
 from assay.config import Config
 from assay.errors import ConfigError, Interrupted
 from assay.models.policy import Policy
-from assay.train import grpo, sft
+from assay.train import rl, sft
 from assay.types import Row
 
 Traces = Callable[[Path], dict[str, Any]]
@@ -79,7 +79,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(
     with pytest.raises(ConfigError, match="has finished its 5 steps"):
         sft.resume(folder)
     with pytest.raises(ConfigError, match="is a run of `assay sft`; resume it with that command"):
-        grpo.resume(folder)
+        rl.resume(folder)
 
 
 def always_right(steps: int) -> dict[str, Any]:

@@ -68,6 +68,11 @@ def test_without_verifiers_a_score_above_zero_is_correct(sample: Callable[..., S
     assert (bad.reward, bad.correct, bad.status) == (-1.5, False, "wrong")
 
 
+def test_a_verifiers_status_stays(sample: Callable[..., Sample]) -> None:
+    (late,) = scored([sample(0, 0, 0.0, status="timeout")], 3.0)
+    assert (late.reward, late.status, late.correct) == (1.5, "timeout", False)
+
+
 def test_what_cannot_be_graded_or_scored_has_no_reward(sample: Callable[..., Sample]) -> None:
     crashed = replace(sample(0, 0, 0.0).verdict, reward=math.nan, status="crash")
     assert scored([replace(sample(0, 0, 0.0), verdict=crashed)], 3.0) == [crashed]

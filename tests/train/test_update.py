@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,12 +13,14 @@ import torch
 from assay.core.loss import Denominators
 from assay.core.presets import PRESETS
 from assay.errors import Interrupted
-from assay.models.learner import Learner, TrainGroup, TrainSample, UpdateStats
+from assay.models.learner import TrainGroup, TrainSample, UpdateStats
 from assay.models.local_learner import LocalLearner, OptimizerSettings
 from assay.models.objective import Objective
 from assay.models.policy import Policy
 from assay.models.reference import Reference
-from assay.train.update import UpdateResult, update
+from assay.train.assembly import Job
+from assay.train.grpo import improve
+from assay.train.update import UpdateResult
 
 
 def group(number: int, completions: Sequence[tuple[int, ...]] = ((7, 9, 2), (8, 2))) -> TrainGroup:
@@ -44,6 +47,9 @@ class FakeLearner:
         self.denominators.append(denominators)
         return UpdateStats(loss=1.0, tokens=denominators.tokens)
 
+    def set_beta(self, beta: float) -> None:
+        pass
+
     def step(self) -> tuple[float, float]:
         self.log.append("step")
         return (self._norms.pop(0) if self._norms else 0.5), 0.1 * self.log.count("step")
@@ -52,17 +58,17 @@ class FakeLearner:
 def run(
     learner: object, groups: Sequence[TrainGroup], reference: Reference | None = None, **given: Any
 ) -> UpdateResult:
-    settings: dict[str, Any] = {
-        "preset": PRESETS["grpo"],
-        "beta": 0.0,
-        "minibatches": 1,
-        "epochs": 1,
-        "max_length": 6,
-        "temperature": 1.0,
-        "reference_tokens": 100,
-        "before_first_step": lambda *_: None,
-    }
-    return update(cast(Learner, learner), reference, groups, **{**settings, **given})
+    watch = given.pop("watch", lambda *_: None)
+    algorithm = SimpleNamespace(**{"minibatches": 1, "epochs": 1, **given})
+    job = SimpleNamespace(
+        config=SimpleNamespace(algorithm=algorithm, rollout=SimpleNamespace(max_new_tokens=6, temperature=1.0)),
+        preset=PRESETS["grpo"],
+        beta=(0.1 if reference is not None else 0.0, 0.0),
+        learner=learner,
+        reference=reference,
+        micro_batch_tokens=100,
+    )
+    return improve(cast(Job, job), groups, watch)
 
 
 def test_minibatches_are_of_whole_groups_each_with_its_own_denominators() -> None:
@@ -150,7 +156,7 @@ def test_a_stop_before_the_first_step_leaves_the_weights_alone(load: Callable[..
     policy, learner = small()
     before = weights(policy)
     with pytest.raises(Interrupted):
-        run(learner, [group(0), group(1)], before_first_step=stop)
+        run(learner, [group(0), group(1)], watch=stop)
     assert same(weights(policy), before)
     assert learner.weight_version == 0
 

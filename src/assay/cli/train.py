@@ -23,9 +23,9 @@ def train(
     """Post-train as the recipe says, or go on with a run, exactly (--resume DIR)."""
     changes = with_steps(overrides, steps)
     config = recipe_or_resume(recipe, changes, out, resume)
-    from assay.train import start  # torch takes seconds to import; a wrong recipe is refused before
+    from assay.train import rl  # torch takes seconds to import; a wrong recipe is refused before
 
     if config is not None:
-        start.start(config, out)
+        rl.train(config, out)
     elif resume is not None:
-        start.resume(resume, changes)
+        rl.resume(resume, changes)

@@ -59,16 +59,6 @@ def leave_one_out(rewards_PG: Tensor, *, guard: bool = True) -> Tensor:
     return _guarded(centred * n / (n - 1), rewards_PG, guard)
 
 
-def no_baseline(rewards_PG: Tensor) -> Tensor:
-    """The reward itself, 0 for unscorable members; float64 of shape [P, G].
-
-    For estimators whose baseline is elsewhere, such as the whole batch (REINFORCE++). A group whose members all
-    earned the same is signal to them, so there is no guard.
-    """
-    rewards = rewards_PG.double()
-    return torch.where(torch.isnan(rewards), 0.0, rewards)
-
-
 def token_rewards(scores_B: Tensor, kl_BT: Tensor, mask_BT: Tensor, beta: float) -> Tensor:
     """-beta KL on every own token, and the score on the last one (InstructGPT, arXiv 2203.02155, eq. 2); [B, T].
 

@@ -82,12 +82,13 @@ def kl_term(
 
 
 def adapted_beta(beta: float, kl: float, *, target: float, horizon: float, samples: int) -> float:
-    """The next KL coefficient (Ziegler et al. 2019, arXiv 1909.08593, eq. 4): proportional control, at most 20 %.
+    """The next KL coefficient (Ziegler et al. 2019, arXiv 1909.08593, eq. 4): at most 20 % a step.
 
-    beta (1 + clip(kl / target - 1, -0.2, 0.2) samples / horizon); ``kl`` in the unit of ``target``.
+    Proportional: beta (1 + clip(kl / target - 1, -0.2, 0.2) samples / horizon); ``kl`` in the unit of ``target``.
     """
     error = min(max(kl / target - 1, -0.2), 0.2)
-    return beta * (1 + error * samples / horizon)
+    # Bounded once more: many samples over a short horizon would turn beta's sign.
+    return beta * min(max(1 + error * samples / horizon, 0.8), 1.2)
 
 
 class _K3(torch.autograd.Function):

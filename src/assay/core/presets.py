@@ -53,6 +53,12 @@ class Preset:
     overlong_share: float = 0.0
     """The part of the length limit in which the soft overlong penalty falls to -1; 0: no penalty."""
 
+    def __post_init__(self) -> None:
+        if self.estimate == "group" and self.kl_in == "reward":
+            raise ValueError(
+                "with estimate 'group' the KL of single tokens cannot be in the reward of a completion: kl_in = 'loss'"
+            )
+
 
 GRPO_PEER = Preset(ddof=1, guard=False, aggregation="token_mean", dead_groups="keep_in_denominator")
 """What the peers' GRPO have in common. They differ in epsilons, clipping and the bound on k3."""

@@ -1,7 +1,7 @@
 """The critic of PPO: a value for each token of a completion, and the learner that fits it.
 
 The value of a token is read where the token is predicted: what the policy had before it chose. The head starts
-at 0, so a fresh critic says 0 everywhere and the first advantages are the plain rewards to go.
+at 0, so a fresh critic says the same everywhere: 0, or what ``start_at`` gives.
 
 Deviation from a head on a shared, trained trunk (Schulman et al. 2017, arXiv 1707.06347, eq. 9): with
 ``backbone = "actor"`` the head reads the policy's states and sends no gradient into them, so that the policy's
@@ -49,6 +49,17 @@ class Critic:
         backbone = self._backbone.trainable() if own_backbone else {}
         self._parameters = {**backbone, **{f"value_head.{name}": p for name, p in self._head.named_parameters()}}
         self._stepper = Stepper(self._parameters, optimizer)
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps taken so far."""
+        return self._stepper.steps
+
+    @torch.no_grad()
+    def start_at(self, earned: Sequence[float]) -> None:
+        """Say the mean of ``earned`` everywhere, for a critic that has not learnt anything yet."""
+        if earned:
+            self._head.bias.fill_(sum(earned) / len(earned))
 
     @torch.no_grad()
     def values(self, groups: Sequence[TrainGroup]) -> list[tuple[Tensor, ...]]:
@@ -101,7 +112,8 @@ class Critic:
     def _values(self, groups: Sequence[TrainGroup]) -> list[Tensor]:
         with torch.set_grad_enabled(torch.is_grad_enabled() and self._own):
             states = packed_states(self._backbone, groups)
-        return [self._head(hidden_TH.float())[:, 0] for hidden_TH in states]
+        values_N = self._head(torch.cat(states).float())[:, 0]
+        return list(torch.split(values_N, [len(hidden_TH) for hidden_TH in states]))
 
     def _loss(self, samples: Sequence[TrainSample], values: Sequence[Tensor], denominators: Denominators) -> Tensor:
         values_BT = pad_sequence(list(values), batch_first=True)
@@ -110,7 +122,7 @@ class Critic:
             given = [row for row in rows if row is not None]
             if len(given) != len(samples):
                 raise ValueError(f"{len(given)} of {len(samples)} samples carry values and returns; all must")
-            return pad_sequence(given, batch_first=True).to(values_BT)
+            return pad_sequence([row.to(given[0].device) for row in given], batch_first=True).to(values_BT)
 
         mask_BT = dense([torch.tensor(s.mask) for s in samples]).bool()
         loss_BT = value_loss(
@@ -124,7 +136,7 @@ class Critic:
 
 
 def _trainable_copy(policy: Policy) -> Policy:
-    """A copy with the same parameters training. An output head of its own would take memory and never train."""
+    """A copy with the same parameters training, but for an untied output head, which no value needs."""
     module = copy.deepcopy(policy.module)
     copied = Policy(module, policy.tokenizer, policy.device, policy.precision)
     if not policy.config.tie_word_embeddings:

@@ -196,15 +196,21 @@ def resolve_model(name: str) -> str:
     """The folder or hub name behind ``name``. Raises ModelError for a folder that is no model."""
     if name in BUILT_IN_MODELS:
         return str(BUILT_IN_MODELS[name]())
+    return local_or_hub(
+        name,
+        "train it first (a warm start: `assay sft RECIPE`), or name a Hugging Face folder, a hub name, or one of: "
+        f"{', '.join(BUILT_IN_MODELS)}",
+    )
+
+
+def local_or_hub(name: str, advice: str) -> str:
+    """The folder or hub name. Raises ModelError for a folder that is no model or, with ``advice``, not there."""
     folder = Path(name).expanduser()
     if folder.is_dir() and not any((folder / f).exists() for f in ("config.json", "adapter_config.json")):
         raise ModelError(f"the folder {folder} holds no model: it has no config.json; found {_listing(folder)}")
     looks_like_path = name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1
     if not folder.exists() and looks_like_path:
-        raise ModelError(
-            f"there is no model folder {folder.absolute()}; train it first (a warm start: `assay sft RECIPE`), or "
-            f"name a Hugging Face folder, a hub name, or one of: {', '.join(BUILT_IN_MODELS)}"
-        )
+        raise ModelError(f"there is no model folder {folder.absolute()}; {advice}")
     return str(folder) if folder.exists() else name
 
 

@@ -1,7 +1,8 @@
 """A frozen neural reward model: a Hugging Face sequence classification model with one label.
 
 It judges text, as its authors trained it: prompt and completion are rendered with its own tokenizer (and its
-own chat template, for chat prompts), not with the policy's.
+own chat template, for chat prompts), not with the policy's. transformers reads the score at the last token that is
+no padding; without a padding token of its own a model is asked row by row, so that nothing is taken for padding.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from assay.errors import ModelError
-from assay.types import Message
+from assay.errors import DataError, ModelError
+from assay.models.policy import local_or_hub
+from assay.types import Message, Row
 
 
 class RewardModel:
@@ -24,7 +26,29 @@ class RewardModel:
         self.module = module.to(device).eval().requires_grad_(False)
         self._tokenizer = tokenizer
         self._device = device
-        self._batch_size = batch_size
+        self._pad = self.module.config.pad_token_id
+        self._batch_size = batch_size if self._pad is not None else 1
+
+    @property
+    def context_length(self) -> int | None:
+        """Most tokens of prompt and completion, where the model says."""
+        limit: int | None = getattr(self.module.config, "max_position_embeddings", None)
+        return limit
+
+    def check(self, rows: Sequence[Row]) -> None:
+        """Raise DataError for a prompt that it cannot read, before a run begins."""
+        if self._tokenizer.chat_template is None and any(not isinstance(row.prompt, str) for row in rows):
+            raise DataError(
+                "the prompts are chat messages, but the reward model's tokenizer has no chat template; use plain "
+                "prompts, or another reward model"
+            )
+        for row in rows:
+            tokens = len(self._encode(row.prompt, ""))
+            if self.context_length is not None and tokens >= self.context_length:
+                raise DataError(
+                    f"row {row.row_id}: the prompt alone has {tokens} tokens for the reward model, whose context has "
+                    f"{self.context_length}; shorten it, or use another reward model"
+                )
 
     @property
     def bytes(self) -> int:
@@ -35,7 +59,7 @@ class RewardModel:
     def score(self, texts: Sequence[tuple[str | tuple[Message, ...], str]]) -> list[float]:
         """One score a (prompt, completion), in order. What does not fit the model's context scores NaN."""
         rows = [self._encode(prompt, completion) for prompt, completion in texts]
-        limit = getattr(self.module.config, "max_position_embeddings", None) or max(map(len, rows), default=0)
+        limit = self.context_length or max(map(len, rows), default=0)
         scores = [float("nan")] * len(rows)
         # Rows of like length together, so that little is padded.
         fitting = sorted((i for i, row in enumerate(rows) if len(row) <= limit), key=lambda i: len(rows[i]))
@@ -53,8 +77,9 @@ class RewardModel:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _forward(self, rows: Sequence[list[int]]) -> list[float]:
-        longest, pad = max(map(len, rows)), self.module.config.pad_token_id
-        ids_BT = torch.tensor([row + [pad] * (longest - len(row)) for row in rows], device=self._device)
+        longest = max(map(len, rows))
+        padded = [row if self._pad is None else row + [self._pad] * (longest - len(row)) for row in rows]
+        ids_BT = torch.tensor(padded, device=self._device)
         lengths_B1 = torch.tensor([[len(row)] for row in rows], device=self._device)
         mask_BT = (torch.arange(longest, device=self._device) < lengths_B1).long()
         scores: list[float] = self.module(input_ids=ids_BT, attention_mask=mask_BT).logits[:, 0].double().tolist()
@@ -63,10 +88,11 @@ class RewardModel:
 
 def load_reward_model(name: str, device: torch.device, batch_size: int) -> RewardModel:
     """Load a Hugging Face folder or hub name. Raises ModelError for what is no reward model."""
+    source = local_or_hub(name, "make it first, or name a Hugging Face folder or hub name in [reward_model]")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(source)
         module, report = AutoModelForSequenceClassification.from_pretrained(
-            name, dtype=torch.float32, output_loading_info=True
+            source, dtype=torch.float32, output_loading_info=True
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         first_line = (str(error).strip().splitlines() or [""])[0]
@@ -81,5 +107,5 @@ def load_reward_model(name: str, device: torch.device, batch_size: int) -> Rewar
             f"[reward_model] name = {name!r} has {module.config.num_labels} labels; a reward model has one, its score"
         )
     if module.config.pad_token_id is None:
-        module.config.pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+        module.config.pad_token_id = tokenizer.pad_token_id
     return RewardModel(module, tokenizer, device, batch_size)

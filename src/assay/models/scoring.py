@@ -54,7 +54,9 @@ def packed_states(policy: Policy, groups: Sequence[TrainGroup]) -> list[Tensor]:
     """Last hidden states [T_i, H] from which each token of each completion is predicted, in one forward pass."""
     row = pack(_sequences(groups), policy.device)
     hidden_NH = policy.hidden(row.input_ids, row.position_ids, row.layout)[0]
-    return [hidden_NH[list(places)] for places in _predictors(row, groups)]
+    predictors = _predictors(row, groups)
+    places_N = torch.tensor([place for places in predictors for place in places], device=policy.device)
+    return list(torch.split(hidden_NH.index_select(0, places_N), [len(places) for places in predictors]))
 
 
 def micro_batches(groups: Sequence[TrainGroup], max_tokens: int) -> list[list[TrainGroup]]:

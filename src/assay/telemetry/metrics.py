@@ -17,14 +17,21 @@ METRICS: dict[str, str] = {
     "step": "Number of the training step, counted from 1.",
     "reward_mean": "Mean reward of the step's scorable completions.",
     "reward_std": "Population standard deviation of the reward over all scorable completions of the step.",
-    "correct_rate": "Share of scorable completions that the verifiers call correct, whatever their graded reward.",
+    "correct_rate": (
+        "Share of scorable completions that the verifiers call correct (without any: a reward model's score above 0)."
+    ),
     "component/<name>": "Mean score of one reward component over the scorable completions that it applies to.",
     "zero_variance_rate": (
-        "Share of scorable groups whose completions all earned the same reward: they carry no learning signal."
+        "Share of scorable groups whose completions all earned the same reward: they carry no learning signal. 0 for "
+        "algorithms that do not compare within groups."
     ),
-    "informative_rate": "Share of all groups whose rewards differ, which are the only ones that can teach.",
+    "informative_rate": (
+        "Share of all groups that can teach: their rewards differ, or the algorithm does not compare within groups."
+    ),
     "unscorable_rate": "Share of completions without a reward, because of a fault of ours or an unusable gold answer.",
-    "unscorable_groups": "Number of groups with fewer than two scorable completions.",
+    "unscorable_groups": (
+        "Number of groups with too few scorable completions: fewer than two, or none where tokens are judged."
+    ),
     "length_mean": "Mean number of tokens in a completion, end token included.",
     "length_max": "Number of tokens in the step's longest completion.",
     "truncation_rate": "Share of completions that were cut off at the token limit.",
@@ -61,7 +68,7 @@ METRICS: dict[str, str] = {
     "value_spread": "Standard deviation of the critic's values over tokens, in reward; near 0 it says one number.",
     "return_spread": "Standard deviation of what was earned from each token on, in reward.",
     "learning_rate": "Learning rate of the step's last optimiser update.",
-    "skipped_updates": "Number of optimiser updates left out because their gradient was not finite.",
+    "skipped_updates": "Number of optimiser updates (of a critic too) left out because their gradient was not finite.",
     "tokens_per_second": (
         "Tokens handled in a second: generated ones, verification included (RL), or trained ones (supervised)."
     ),

@@ -21,10 +21,10 @@ class _CallablePackage(ModuleType):
     ) -> Run:
         """Post-train as a recipe file or a Config says; ``overrides`` are "a.b=c". Returns the finished Run."""
         from assay.config import Config, load_config  # noqa: PLC0415 - `import assay` stays quick
-        from assay.train.start import start  # noqa: PLC0415
+        from assay.train import rl  # noqa: PLC0415
 
         config = recipe if isinstance(recipe, Config) else load_config(Path(recipe), overrides)
-        return start(config, None if out is None else Path(out))
+        return rl.train(config, None if out is None else Path(out))
 
 
 sys.modules[__name__].__class__ = _CallablePackage

@@ -35,7 +35,7 @@ from assay.train.job import (
 )
 from assay.train.kl_weight import KlWeight
 from assay.train.shaping import with_reward_model
-from assay.types import Sample
+from assay.types import Row, Sample
 from assay.verifiers.composition import Composite
 
 CRITIC = "critic/"
@@ -61,6 +61,16 @@ class Job:
     canary: Canary
     micro_batch_tokens: int
     step: int
+
+    @property
+    def beta(self) -> tuple[float, float]:
+        """The weight of the KL in the loss, and in the reward: one of them is 0."""
+        beta = self.kl_weight.beta
+        return (beta, 0.0) if self.preset.kl_in == "loss" else (0.0, beta)
+
+    @property
+    def has_own_critic(self) -> bool:
+        return self.critic is not None and self.config.critic.backbone == "own"
 
     def grade(self, samples: Sequence[Sample]) -> list[Sample]:
         """The verifiers' verdicts with the reward model's score, if there is one."""
@@ -89,12 +99,12 @@ class Job:
 def build(config: Config, checkpoint: Path | None = None) -> Job:
     """Load and check everything that the recipe names, and the state of ``checkpoint`` if one is given."""
     preset = algorithm_of(config)
-    verify = build_composite(config)
+    verify = build_composite(config, beside_a_reward_model=config.reward_model is not None)
     rows, eval_rows = load_checked_rows(config.data.train, verify), load_eval_rows(config, verify)
     policy = build_policy(config)
     prompts = encode_prompts(rows, policy, config.rollout.max_new_tokens)
     eval_prompts = None if eval_rows is None else encode_prompts(eval_rows, policy, config.rollout.max_new_tokens)
-    reward_model = _reward_model(config, policy)
+    reward_model = _reward_model(config, policy, [*rows, *(eval_rows or [])])
     others = critic_bytes(config, policy) + (0 if reward_model is None else reward_model.bytes)
     micro_batch_tokens = tokens_per_micro_batch(config, policy, others)
     # The reference is the model that the run started from, so it is taken before a checkpoint's weights are.
@@ -148,11 +158,15 @@ def _critic(config: Config, preset: Preset, policy: Policy, micro_batch_tokens: 
         policy,
         replace(settings, learning_rate=config.critic.learning_rate),
         own_backbone=config.critic.backbone == "own",
-        value_clip=preset.value_clip,
+        value_clip=preset.value_clip or None,
         micro_batch_tokens=micro_batch_tokens,
     )
 
 
-def _reward_model(config: Config, policy: Policy) -> RewardModel | None:
+def _reward_model(config: Config, policy: Policy, rows: Sequence[Row]) -> RewardModel | None:
     section = config.reward_model
-    return None if section is None else load_reward_model(section.name, policy.device, section.batch_size)
+    if section is None:
+        return None
+    model = load_reward_model(section.name, policy.device, section.batch_size)
+    model.check(rows)
+    return model

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from assay.core.advantage import ADVANTAGES, no_baseline
+from assay.core.advantage import ADVANTAGES
 from assay.core.loss import Denominators
 from assay.core.presets import DeadGroups, Preset
 from assay.core.zero_variance import is_zero_variance
@@ -23,8 +23,8 @@ from assay.types import Group, GroupState, Sample
 def make_groups(samples: Sequence[Sample], preset: Preset) -> list[Group]:
     """Group by group id; rewards become advantages, and each group is judged by the one guard.
 
-    Estimates by token (returns, critic) have no group baseline: their advantage is the reward, to be spread over
-    the tokens later, and a group whose members all earned the same is as informative as any.
+    Estimates by token (returns, critic) have no group baseline: there is no advantage of a completion (NaN), and a
+    group whose members all earned the same is as informative as any.
     """
     by_group = sorted(samples, key=lambda s: (s.trajectory.group_id, s.trajectory.sample_id))
     members = [tuple(group) for _, group in groupby(by_group, key=lambda s: s.trajectory.group_id)]
@@ -92,7 +92,7 @@ def _state(scorable: int, dead: bool, preset: Preset) -> GroupState:
 
 def _advantages(rewards_PG: Tensor, preset: Preset) -> Tensor:
     if preset.estimate != "group":
-        return no_baseline(rewards_PG)
+        return torch.full_like(rewards_PG, torch.nan)
     estimator = ADVANTAGES[preset.advantage]
     settings = {"guard": preset.guard, "eps": preset.advantage_eps, "ddof": preset.ddof}
     taken = signature(estimator).parameters
@@ -101,4 +101,6 @@ def _advantages(rewards_PG: Tensor, preset: Preset) -> Tensor:
 
 def _train_sample(sample: Sample, advantage: float) -> TrainSample:
     t = sample.trajectory
-    return TrainSample(t.completion_ids, t.action_mask, advantage, t.logprobs)
+    # Where tokens are judged and not completions, what is to be spread over them is the reward.
+    value = sample.verdict.reward if math.isnan(advantage) else advantage
+    return TrainSample(t.completion_ids, t.action_mask, value, t.logprobs)

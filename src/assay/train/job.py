@@ -83,8 +83,9 @@ def algorithm_of(config: Config) -> Preset:
     changes = {name: getattr(a, name) for name in overrides}
     changes |= {name: getattr(config.critic, name) for name in ("gamma", "lam", "value_clip")}
     preset = replace(PRESETS[a.preset], **{name: value for name, value in changes.items() if value is not None})
-    if preset.estimate != "group" and a.advantage is not None:
-        raise ConfigError(f"algorithm.advantage: {a.preset!r} does not compare within groups; leave it out")
+    for name in ("advantage", "dead_groups"):
+        if preset.estimate != "group" and getattr(a, name) is not None:
+            raise ConfigError(f"algorithm.{name}: {a.preset!r} does not compare within groups; leave it out")
     if preset.estimate != "critic" and config.critic != CriticSection():
         raise ConfigError(f"[critic]: {a.preset!r} has no critic; leave the table out, or use algorithm.preset = 'ppo'")
     if preset.estimate == "group" and a.group_size < 2:
@@ -102,8 +103,12 @@ def overlong_buffer(config: Config, preset: Preset) -> int:
     return round(preset.overlong_share * config.rollout.max_new_tokens) if given is None else given
 
 
-def build_composite(config: Config) -> Composite:
-    """The recipe's verifiers as one."""
+def build_composite(config: Config, *, beside_a_reward_model: bool = False) -> Composite:
+    """The recipe's verifiers as one. Raises ConfigError for none, where they are all that judges."""
+    if not config.verifiers and not beside_a_reward_model:
+        raise ConfigError(
+            "this command does not use [reward_model], so nothing says what is correct: add [[verifiers]] with a name"
+        )
     return Composite([Part(v.name, build_verifier(v.name, v.args), v.weight, v.answer) for v in config.verifiers])
 
 
@@ -194,15 +199,15 @@ def critic_bytes(config: Config, policy: Policy) -> int:
     return state_bytes(shape_of(policy))
 
 
-def check_disk(folder: Path, policy: Policy, keep_last: int, critic_bytes: int = 0) -> None:
+def check_disk(folder: Path, policy: Policy, keep_last: int, *, own_critic: bool = False) -> None:
     """Raise ConfigError unless the checkpoints that will stand at once, and the final model, fit the disk.
 
-    A critic's gradients are not saved, the rest of its ``critic_bytes`` is. ``folder`` need not exist yet;
+    Of a critic with its own backbone, what trains is saved with its moments. ``folder`` need not exist yet;
     checkpoints that stand in it already need no more room.
     """
     shape = shape_of(policy)
     saved = shape.trainable if policy.is_lora else shape.parameters
-    one = 4 * saved + 8 * shape.trainable + 3 * critic_bytes // 4
+    one = 4 * saved + 8 * shape.trainable + (12 * shape.trainable if own_critic else 0)
     # A new checkpoint is whole before an old one goes.
     more = max(1, keep_last + 1 - len(checkpoints(folder / "checkpoints")))
     need = more * one + 4 * shape.parameters + FREE_FOR_RECORDS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -19,9 +21,11 @@ class KlWeight:
         self._horizon = algorithm.kl_horizon
 
     def observe(self, stats: UpdateStats, samples: int) -> None:
-        """Steer by the step's mean k3 over ``samples`` completions. Where nothing was trained on, nothing was seen."""
+        """Steer by the step's mean k3 over ``samples`` completions. Where nothing was seen it stays."""
         if self._target is not None and stats.kl_sum is not None and stats.tokens:
             kl = stats.kl_sum / stats.tokens
+            if not math.isfinite(kl):
+                return
             self.beta = adapted_beta(self.beta, kl, target=self._target, horizon=self._horizon, samples=samples)
 
     def state(self) -> dict[str, Tensor]:

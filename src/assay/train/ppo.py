@@ -3,83 +3,65 @@
 Schulman et al. 2017 (arXiv 1707.06347) with token rewards as in InstructGPT (arXiv 2203.02155): the completion's
 reward on its last token, -beta KL on every one. The step around this is ``train/loop.py``.
 
-Deviation: a completion that was cut off at the length limit counts as ended; no value stands in for its rest.
+Deviations: a completion that was cut off at the length limit counts as ended; no value stands in for its rest. The
+critic begins by saying the first step's mean reward everywhere: from 0, advantages with lambda < 1 would be larger
+the later a token stands, and whitened that would push early tokens down whatever they earned. Minibatches are of
+whole groups, the same in every epoch.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from assay.config import Config
 from assay.core.advantage import discounted_returns, gae, whiten
 from assay.core.masked import masked_var
 from assay.core.presets import Preset
 from assay.core.value_fit import explained_variance, first_half
 from assay.models.critic import Critic
-from assay.models.learner import TrainGroup, UpdateStats
-from assay.models.objective import add_stats
-from assay.train.assembly import Job, build
-from assay.train.groups import denominators_of
-from assay.train.job import critic_bytes
-from assay.train.loop import run
-from assay.train.run import Run, new_run_folder, resumed_run_folder
-from assay.train.session import resume_point
+from assay.models.learner import TrainGroup
+from assay.train.assembly import Job
 from assay.train.token_advantages import dense, rewards_of_tokens, with_rows
-from assay.train.update import UpdateResult, Watch, minibatches_of, with_logprobs, with_tensors
+from assay.train.update import UpdateResult, Watch, minibatches_of, take_steps, with_logprobs, with_tensors
 
-KIND = "ppo"
-
-
-def train(config: Config, out: Path | None = None) -> Run:
-    """Post-train as the recipe says, in a new run folder."""
-    job = build(config)
-    return run(job, KIND, new_run_folder(config, out, job.policy, critic_bytes(config, job.policy)), improve)
-
-
-def resume(path: Path, overrides: Sequence[str] = ()) -> Run:
-    """Go on from the last whole checkpoint, exactly; ``overrides`` may change what RESUMABLE names."""
-    config, checkpoint = resume_point(path, KIND, overrides)
-    job = build(config, checkpoint)
-    return run(job, KIND, resumed_run_folder(path, config, job.policy, critic_bytes(config, job.policy)), improve)
+UNKNOWN: dict[str, float | None] = dict.fromkeys(
+    (
+        "explained_variance",
+        "explained_variance_early",
+        "value_spread",
+        "return_spread",
+        "value_loss",
+        "critic_grad_norm",
+    )
+)
+"""PPO's own metrics in a step that trained on nothing."""
 
 
 def improve(job: Job, groups: Sequence[TrainGroup], watch: Watch) -> UpdateResult:
     """Values, advantages, then epochs of minibatches for actor and critic alike."""
-    a, beta, critic = job.config.algorithm, job.kl_weight.beta, _critic_of(job)
+    a, critic = job.config.algorithm, _critic_of(job)
+    in_loss, in_reward = job.beta
+    job.learner.set_beta(in_loss)
+    critic.discard_gradients()
+    if critic.updates == 0:
+        critic.start_at([s.advantage for g in groups for s in g.samples])
     groups = with_logprobs(
         job.learner,
         job.reference,
         groups,
-        old=a.minibatches * a.epochs > 1 or beta > 0,
+        old=a.minibatches * a.epochs > 1 or in_reward > 0,
         temperature=job.config.rollout.temperature,
         reference_tokens=job.micro_batch_tokens,
     )
     groups = with_tensors(groups, critic.values(groups), "old_values")
-    groups, metrics = estimate(groups, job.preset, beta)
-
-    critic.discard_gradients()
-    stats, value_loss, skipped, norms = UpdateStats(), 0.0, 0, (math.nan, math.nan)
+    groups, knowledge = estimate(groups, job.preset, in_reward)
     batches = minibatches_of(groups, a.minibatches, a.epochs)
-    rate = None
-    for i, batch in enumerate(batches):
-        denominators = denominators_of(batch, job.config.rollout.max_new_tokens)
-        # Both gradients before either step: until weights move, the step can still be given up whole.
-        may_stop = watch if i == 0 else None
-        stats = add_stats(stats, job.learner.forward_backward(batch, denominators, may_stop))
-        value_loss += critic.forward_backward(batch, denominators, may_stop)
-        norm, rate = job.learner.step()
-        norms = (norm, critic.step()[0])
-        skipped += sum(not math.isfinite(n) for n in norms)
-    if not batches:
-        return UpdateResult(stats, None, None, 0, metrics)
-    metrics |= {"value_loss": value_loss / len(batches), "critic_grad_norm": norms[1]}
-    return UpdateResult(replace(stats, loss=stats.loss / len(batches)), norms[0], rate, skipped, metrics)
+    limit = job.config.rollout.max_new_tokens
+    result = take_steps(batches, job.learner, critic=critic, max_length=limit, watch=watch)
+    return replace(result, metrics={**UNKNOWN, **knowledge, **result.metrics})
 
 
 def estimate(

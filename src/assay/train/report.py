@@ -266,7 +266,8 @@ def _groups(folder: RunFolder) -> str:
     cards = "".join(_group_card(rows) for rows in chosen)
     return (
         f"{head}<p class=soft>{len(chosen)} groups from the first step to the last, chosen by position, not by result. "
-        "Blue was reinforced (advantage above 0), orange discouraged; the stronger the colour, the more.</p>"
+        "Blue was reinforced (advantage above 0), orange discouraged; the stronger the colour, the more. No "
+        "advantage is shown where the algorithm judges tokens and not completions.</p>"
         f"{cards}</section>"
     )
 

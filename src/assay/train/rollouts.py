@@ -24,6 +24,7 @@ def gather(job: Job, step: int, buffer: Buffer, on_progress: Callable[[int, int]
     c = job.config
     drawn = draw_uniform(len(job.prompts.rows), c.rollout.prompts_per_step, step, c.seed)
     groups = sample_groups(job, step, 0, drawn, buffer, on_progress)
+    refuse_ungraded([s for g in groups for s in g.samples])
     if job.preset.dead_groups != "resample":
         return groups
     for attempt in range(1, c.algorithm.resample_rounds + 1):
@@ -45,7 +46,6 @@ def sample_groups(
     buffer.ask(len(requests))
     rows = [job.prompts.rows[i] for i in drawn for _ in range(c.algorithm.group_size)]
     samples = job.grade(collect(job.engine, requests, rows, job.policy.decode, job.verify, on_progress))
-    refuse_ungraded(samples)
     limit = c.rollout.max_new_tokens
     return make_groups(
         with_overlong_penalty(samples, max_length=limit, buffer=overlong_buffer(c, job.preset)), job.preset

@@ -65,7 +65,7 @@ def load_run(path: str | Path) -> Run:
     return Run(Path(path))
 
 
-def new_run_folder(config: Config, out: Path | None, policy: Policy, critic_bytes: int = 0) -> Path:
+def new_run_folder(config: Config, out: Path | None, policy: Policy, *, own_critic: bool = False) -> Path:
     """Make the folder of a new run: --out, or the recipe's name under $ASSAY_RUNS, numbered if taken.
 
     Raises ConfigError, before anything is made, for too little disk, and for an --out that holds something:
@@ -76,14 +76,14 @@ def new_run_folder(config: Config, out: Path | None, policy: Policy, critic_byte
         there = out.is_dir() and checkpoints(out / "checkpoints")
         advice = f"go on with its run by `--resume {out}`" if there else "delete it if nothing in it is needed"
         raise ConfigError(f"--out {out} is not empty; choose a new folder, or {advice}")
-    check_disk(out or runs, policy, config.train.keep_last, critic_bytes)
+    check_disk(out or runs, policy, config.train.keep_last, own_critic=own_critic)
     try:
         return _make_folder(out, runs, config.name)
     except OSError as error:
         raise ConfigError(f"the run folder cannot be made: {error}; choose another one with --out") from error
 
 
-def resumed_run_folder(path: Path, config: Config, policy: Policy, critic_bytes: int = 0) -> Path:
+def resumed_run_folder(path: Path, config: Config, policy: Policy, *, own_critic: bool = False) -> Path:
     """The folder of a run that goes on, rid of what a kill left half-written.
 
     Raises ConfigError for too little disk, and while another process writes to it.
@@ -91,7 +91,7 @@ def resumed_run_folder(path: Path, config: Config, policy: Policy, critic_bytes:
     with exclusive(path):
         for folder in (path, path / "checkpoints", path / "rollouts"):
             remove_unfinished(folder)
-    check_disk(path, policy, config.train.keep_last, critic_bytes)
+    check_disk(path, policy, config.train.keep_last, own_critic=own_critic)
     return path
 
 

@@ -37,15 +37,15 @@ def _scored(verdict: Verdict, score: float, weight: float) -> Verdict:
         return replace(
             verdict, reward=math.nan, status="unscorable", correct=False, reason=reason, components=components
         )
-    reward, correct = weight * score, score > 0
     if judged:
-        reward, correct = verdict.reward + reward, verdict.correct
+        return replace(verdict, reward=verdict.reward + weight * score, components=components)
+    good = score > 0
     return replace(
         verdict,
-        reward=reward,
-        status="ok" if correct else "wrong",
-        correct=correct,
-        reason=verdict.reason if judged else "",
+        reward=weight * score,
+        status="ok" if good else "wrong",
+        correct=good,
+        reason="",
         components=components,
     )
 

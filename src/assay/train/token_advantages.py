@@ -44,10 +44,10 @@ def rewards_of_tokens(samples: Sequence[TrainSample], mask_BT: Tensor, preset: P
 
 def dense(rows: Sequence[Tensor | None]) -> Tensor:
     """Rows of uneven length as [B, T] on the CPU, padded at the end. Raises ValueError for one that is missing."""
-    given = [row.cpu() for row in rows if row is not None]
+    given = [row for row in rows if row is not None]
     if len(given) < len(rows):
         raise ValueError(f"{len(rows) - len(given)} of {len(rows)} samples lack what advantages are made of")
-    return pad_sequence(given, batch_first=True)
+    return pad_sequence(given, batch_first=True).cpu()
 
 
 def with_rows(groups: Sequence[TrainGroup], **fields: Tensor) -> list[TrainGroup]:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from assay.core.presets import Preset
+from assay.models.critic import Critic
 from assay.models.learner import Learner, TrainGroup, UpdateStats
 from assay.models.objective import add_stats
 from assay.models.reference import Reference
 from assay.train.groups import denominators_of
-from assay.train.token_advantages import with_token_advantages
 
 Watch = Callable[[int, int], None]
 """Called with (micro-batches done, of how many) before weights move; may raise to stop the update."""
@@ -31,44 +30,34 @@ class UpdateResult:
     """What this algorithm alone has."""
 
 
-def update(
+def take_steps(
+    batches: Sequence[Sequence[TrainGroup]],
     learner: Learner,
-    reference: Reference | None,
-    groups: Sequence[TrainGroup],
-    preset: Preset,
-    beta: float,
     *,
-    minibatches: int,
-    epochs: int,
     max_length: int,
-    temperature: float,
-    reference_tokens: int,
-    before_first_step: Watch,
+    watch: Watch,
+    critic: Critic | None = None,
 ) -> UpdateResult:
-    """Train on the groups. With nothing alive the optimiser does not step at all.
+    """One optimiser step of the learner, and of a critic, for each minibatch; none without minibatches.
 
-    ``beta`` is the weight of the KL, in the loss or the reward as the preset has it; 0 without a reference.
-    ``before_first_step`` may raise only until weights have moved: from then on the update is finished.
+    ``watch`` may raise only until weights have moved: from then on the update is finished.
     """
-    kl_in_reward = beta > 0 and preset.kl_in == "reward"
-    groups = with_logprobs(
-        learner,
-        reference,
-        groups,
-        # After the first step the current log-probs are no longer those of the policy that sampled.
-        old=minibatches * epochs > 1 or kl_in_reward,
-        temperature=temperature,
-        reference_tokens=reference_tokens,
-    )
-    groups = with_token_advantages(groups, preset, beta if kl_in_reward else 0.0)
-    stats, norm, rate, skipped, updates = UpdateStats(), None, None, 0, 0
-    for batch in minibatches_of(groups, minibatches, epochs):
-        watch = before_first_step if norm is None else None
-        stats = add_stats(stats, learner.forward_backward(batch, denominators_of(batch, max_length), watch))
+    stats, norm, rate, skipped = UpdateStats(), None, None, 0
+    value_loss, critic_norm = 0.0, None
+    for i, batch in enumerate(batches):
+        denominators = denominators_of(batch, max_length)
+        # Both gradients before either step: until then the step can still be given up whole.
+        may_stop = watch if i == 0 else None
+        stats = add_stats(stats, learner.forward_backward(batch, denominators, may_stop))
+        if critic is not None:
+            value_loss += critic.forward_backward(batch, denominators, may_stop)
+            critic_norm, _ = critic.step()
+            skipped += not math.isfinite(critic_norm)
         norm, rate = learner.step()
         skipped += not math.isfinite(norm)
-        updates += 1
-    return UpdateResult(replace(stats, loss=stats.loss / max(updates, 1)), norm, rate, skipped)
+    count = max(len(batches), 1)
+    metrics = {} if critic is None else {"value_loss": value_loss / count, "critic_grad_norm": critic_norm}
+    return UpdateResult(replace(stats, loss=stats.loss / count), norm, rate, skipped, metrics if batches else {})
 
 
 def with_logprobs(
