@@ -22,8 +22,8 @@ METRICS: dict[str, str] = {
     ),
     "component/<name>": "Mean score of one reward component over the scorable completions that it applies to.",
     "zero_variance_rate": (
-        "Share of scorable groups whose completions all earned the same reward: they carry no learning signal. 0 for "
-        "algorithms that do not compare within groups."
+        "Share of scorable groups whose completions all earned the same reward: they carry no learning signal (0 for "
+        "algorithms that do not compare within groups)."
     ),
     "informative_rate": (
         "Share of all groups that can teach: their rewards differ, or the algorithm does not compare within groups."
