@@ -8,6 +8,7 @@ import sys
 import typer
 
 from assay.cli.doctor import doctor
+from assay.cli.dpo import dpo
 from assay.cli.eval import evaluate
 from assay.cli.recipes import recipes
 from assay.cli.report import report
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command("train")(train)
 app.command("sft")(sft)
+app.command("dpo")(dpo)
 app.command("eval")(evaluate)
 app.command("score")(score)
 app.command("report")(report)

@@ -30,7 +30,7 @@ class Progress:
     step: int
     seed: int
     kind: str
-    """grpo or sft: what the run does."""
+    """grpo, sft or dpo: what the run does."""
     schema_version: int = SCHEMA_VERSION
 
 

@@ -135,11 +135,15 @@ def optimizer_settings(config: Config, updates_per_step: int = 1) -> OptimizerSe
     )
 
 
-def tokens_per_micro_batch(config: Config, policy: Policy) -> int:
-    """The recipe's micro-batch, or the largest that fits its memory budget. Raises ConfigError if none does."""
+def tokens_per_micro_batch(config: Config, policy: Policy, *, reference: bool | None = None) -> int:
+    """The recipe's micro-batch, or the largest that fits its memory budget. Raises ConfigError if none does.
+
+    ``reference``: whether a reference model stands beside the policy; None: as algorithm.beta says.
+    """
     if config.train.micro_batch_tokens is not None:
         return config.train.micro_batch_tokens
-    copies = 1 if config.algorithm.beta > 0 and not policy.is_lora else 0
+    has_reference = config.algorithm.beta > 0 if reference is None else reference
+    copies = 1 if has_reference and not policy.is_lora else 0
     budget = config.train.memory_gb * 1e9 - config.rollout.kv_cache_gb * 1e9
     shape = shape_of(policy)
     tokens = micro_batch_tokens(shape, budget, frozen_copies=copies)
