@@ -67,7 +67,7 @@ def test_every_line_of_metrics_is_json_that_anything_reads(recipe: Path, folder:
         (("recipe.toml", "--set", "seed"), "--set needs KEY=VALUE"),
     ],
 )
-@pytest.mark.parametrize("command", ["train", "sft"])
+@pytest.mark.parametrize("command", ["train", "sft", "dpo"])
 def test_wrong_usage(command: str, args: tuple[str, ...], says: str, recipe: Path, assay: Assay) -> None:
     ended = assay(command, *args)
     assert (ended.code, ended.stdout) == (2, "")
