@@ -101,7 +101,6 @@ def run(config: Config, checkpoint: Path | None, folder: Callable[[Policy], Path
         for step in session.steps():
             began = time.perf_counter()
             batch = [pairs[i] for i in draw_uniform(len(pairs), config.dpo.pairs_per_step, step, config.seed)]
-            stepper.discard_gradients()
             seen = update(batch, on_micro_batch=partial(session.phase, "update"))
             norm, rate = stepper.step()
             seconds = time.perf_counter() - began
