@@ -120,7 +120,7 @@ def write_pairs(path: Path, pairs: Sequence[RewardPair]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content)
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+    except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error}; choose another --out") from error
 
 
