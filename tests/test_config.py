@@ -106,6 +106,9 @@ BOUNDS: list[tuple[str, Any, Any, str]] = [
     ("sft.rows_per_step", 1, 0, AT_LEAST.format(1)),
     ("sft.stop_at_correct", 1e-9, 0.0, ABOVE.format(0)),
     ("sft.stop_at_correct", 1.0, 1.1, AT_MOST.format(1)),
+    ("dpo.beta", 1e-9, 0.0, ABOVE.format(0)),
+    ("dpo.beta", 10.0, 10.1, AT_MOST.format(10)),
+    ("dpo.pairs_per_step", 1, 0, AT_LEAST.format(1)),
 ]
 
 

@@ -156,6 +156,12 @@ class SftSection(Section):
     """Stop once this share of the sampled evaluation is correct (looked at every train.eval_every steps)."""
 
 
+class DpoSection(Section):
+    beta: Annotated[float, Field(gt=0, le=10)] = 0.1
+    """How dear it is to leave the reference: the larger, the smaller the change that satisfies a pair."""
+    pairs_per_step: PositiveInt = 64
+
+
 class AlarmsSection(Section):
     """No alarm is configurable yet."""
 
@@ -189,6 +195,7 @@ class Config(Section):
     optimizer: OptimizerSection = OptimizerSection()
     train: TrainSection = TrainSection()
     sft: SftSection = SftSection()
+    dpo: DpoSection = DpoSection()
     alarms: AlarmsSection = AlarmsSection()
     curriculum: CurriculumSection = CurriculumSection()
     cluster: ClusterSection = ClusterSection()

@@ -23,7 +23,7 @@ from assay.errors import (
 )
 
 Assay = Callable[..., Any]
-COMMANDS = ("train", "sft", "eval", "score", "report", "recipes", "doctor")
+COMMANDS = ("train", "sft", "dpo", "pairs", "eval", "score", "report", "recipes", "doctor")
 
 
 def test_help_lists_every_command(assay: Assay) -> None:

@@ -29,7 +29,10 @@ def test_a_run_and_its_extension(command: str, recipe: Path, folder: Path, assay
     assert refused.stderr == "assay: runs/tiny has finished its 1 steps; to train further, add --steps N\n"
     other = assay(command, "--resume", "runs/tiny", "--steps", "2", "--set", "seed=1")
     assert (other.code, other.stdout) == (2, "")
-    assert "seed cannot change in a run that goes on; only these may: rollout.kv_cache_gb," in other.stderr
+    assert (
+        "seed cannot change in a run that goes on; only these may: reward_model.batch_size, rollout.kv_cache_gb,"
+        in other.stderr
+    )
     assert assay(command, "--resume", "runs/tiny", "--steps", "2", "--set", "train.memory_gb=6").code == 0
     assert [m["step"] for m in run.metrics] == [1, 2]
     assert (run.config.train.steps, run.config.train.memory_gb) == (2, 6.0)
@@ -67,7 +70,7 @@ def test_every_line_of_metrics_is_json_that_anything_reads(recipe: Path, folder:
         (("recipe.toml", "--set", "seed"), "--set needs KEY=VALUE"),
     ],
 )
-@pytest.mark.parametrize("command", ["train", "sft"])
+@pytest.mark.parametrize("command", ["train", "sft", "dpo"])
 def test_wrong_usage(command: str, args: tuple[str, ...], says: str, recipe: Path, assay: Assay) -> None:
     ended = assay(command, *args)
     assert (ended.code, ended.stdout) == (2, "")

@@ -96,6 +96,9 @@ def test_micro_batches_hold_every_completion_once_in_order_and_are_bounded(
     ]
     for batch in batches:
         assert computed(batch) <= most or sum(len(g.samples) for g in batch) == 1
+    unsplit = micro_batches(groups, most, whole=True)
+    assert [g for batch in unsplit for g in batch] == groups
+    assert all(computed(batch) <= most or len(batch) == 1 for batch in unsplit)
 
 
 def test_a_part_of_a_group_still_knows_the_whole_groups_loss_tokens() -> None:

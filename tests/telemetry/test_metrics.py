@@ -9,7 +9,15 @@ from typing import Literal
 
 import pytest
 
-from assay.telemetry.metrics import METRICS, explain, mean, percentile, rollout_metrics, standard_deviation
+from assay.telemetry.metrics import (
+    METRICS,
+    explain,
+    mean,
+    percentile,
+    preference_metrics,
+    rollout_metrics,
+    standard_deviation,
+)
 from assay.types import FinishReason, Group, Row, Sample, Segment, Status, Trajectory, Verdict
 
 State = Literal["informative", "zero_variance", "unscorable"]
@@ -98,6 +106,17 @@ def test_the_state_is_taken_from_the_guard_and_not_judged_again() -> None:
     alike = [sample(0.5, "ok"), sample(0.5, "ok")]
     assert rollout_metrics([group("informative", alike)])["zero_variance_rate"] == 0.0
     assert rollout_metrics([group("zero_variance", alike)])["zero_variance_rate"] == 1.0
+
+
+def test_worked_pairs() -> None:
+    assert preference_metrics([0.5, -0.25, 0.0, 1.0], [0.25, -1.0, 0.0, 1.5]) == {
+        "dpo_accuracy": 0.5,  # the third pair is a tie: none is larger
+        "dpo_margin": 0.125,  # (.25 + .75 + 0 - .5) / 4
+        "dpo_reward/chosen": 0.3125,
+        "dpo_reward/rejected": 0.1875,
+    }
+    assert set(preference_metrics([], []).values()) == {None}
+    assert [key for key in preference_metrics([], []) if explain(key) is None] == []
 
 
 def test_every_metric_is_explained_in_one_sentence() -> None:

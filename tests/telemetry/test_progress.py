@@ -67,6 +67,13 @@ def test_supervised_steps_show_their_loss() -> None:
     assert "reward" not in out.getvalue()
 
 
+def test_steps_on_pairs_show_how_many_are_the_right_way_round() -> None:
+    progress, out = plain()
+    record = {"step": 1, "loss": 0.5, "dpo_accuracy": 0.75, "dpo_margin": 0.25, "seconds": 1.0}
+    progress.step({**record, "tokens_per_second": 10.0}, None)
+    assert "loss 0.5000  pairs right  75%  margin  0.250  10 tok/s" in out.getvalue()
+
+
 @pytest.mark.parametrize("make", [plain, terminal])
 def test_nothing_missing_or_odd_raises(make: Any) -> None:
     progress, out = make()

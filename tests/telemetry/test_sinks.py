@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import math
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def groups() -> list[Group]:
     )
     lost = Sample(
         Trajectory(101, 12, (1, 2), (Segment((), True, (), 3),), "length"),
-        Row("row-1", '[{"role": "looks like messages"}]', "4"),
+        Row("row-1", '[{"role": "looks like messages"}]', {"sum": 4, "day": date(2025, 1, 2), "mean": math.nan}),
         "",
         Verdict(math.nan, "crash", False, "the checker died"),
     )
@@ -61,6 +62,7 @@ def test_rollouts_come_back_as_they_were(run: RunFolder) -> None:
         "row_id": "row-1",
         "prompt_kind": "messages",
         "prompt": [dict(m) for m in MESSAGES],
+        "answer": "4",
         "completion": "four\x00 \\ud800",  # UTF-8 has no lone surrogates: its escape is kept
         "completion_ids": [7, 8, 9, 2],
         "logprobs": [-0.25, -0.5, 0.0, -1.0],
@@ -78,7 +80,14 @@ def test_rollouts_come_back_as_they_were(run: RunFolder) -> None:
     assert math.isnan(lost["reward"])
     assert lost["completion_ids"] == []
     assert lost["prompt"] == '[{"role": "looks like messages"}]'
+    assert lost["answer"] == {"sum": 4, "day": "2025-01-02", "mean": None}  # as far as JSON has it
     assert run.rollout_steps() == [12]
+
+
+def test_a_file_from_before_answers_were_kept_is_read_without_them(run: RunFolder) -> None:
+    path = RolloutFiles(run.rollouts).write(1, groups())
+    pq.write_table(pq.read_table(path).drop_columns("answer"), path)
+    assert [row["answer"] for row in run.read_rollouts(1)] == [None, None]
 
 
 def test_a_step_written_twice_is_there_once(run: RunFolder) -> None:

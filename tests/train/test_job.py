@@ -131,10 +131,14 @@ def test_a_reference_and_a_larger_cache_leave_less(config: Callable[..., Config]
     policy, adapters = load(), load(lora_rank=2)
     plain = tokens_per_micro_batch(config(), policy)
     assert tokens_per_micro_batch(config(rollout={"kv_cache_gb": 4.0}), policy) < plain
-    assert tokens_per_micro_batch(config(algorithm={"beta": 0.1}), policy) < plain
+    with_reference = tokens_per_micro_batch(config(algorithm={"beta": 0.1}), policy)
+    assert with_reference < plain
+    assert tokens_per_micro_batch(config(), policy, reference=True) == with_reference
+    assert tokens_per_micro_batch(config(algorithm={"beta": 0.1}), policy, reference=False) == plain
     # Adapters switched off are the reference: no second copy.
     beta = config(algorithm={"beta": 0.1}, model={"lora_rank": 2})
     assert tokens_per_micro_batch(beta, adapters) == tokens_per_micro_batch(config(), adapters)
+    assert tokens_per_micro_batch(config(), adapters, reference=True) == tokens_per_micro_batch(config(), adapters)
 
 
 def test_tied_weights_count_once(load: Callable[..., Policy]) -> None:

@@ -172,6 +172,17 @@ def test_each_curve_has_its_sentence(whole: RunFolder) -> None:
     assert "Not measured in this run: KL to the reference." in seen.text
 
 
+def test_what_a_run_did_is_told_from_its_records(empty: RunFolder) -> None:
+    MetricsFile(empty.metrics).write({"step": 1, "loss": 0.7})
+    assert "smollm2-135m · supervised · builtin:orders · 1 of 12 steps" in page(empty)[1].text
+    pairs = {"dpo_accuracy": 0.75, "dpo_margin": 0.5, "dpo_reward/chosen": 0.25, "dpo_reward/rejected": -0.25}
+    MetricsFile(empty.metrics).write({"step": 2, "loss": 0.6, **pairs})
+    _, seen = page(empty)
+    assert "smollm2-135m · preference pairs (DPO) · builtin:orders · 2 of 12 steps" in seen.text
+    for key in ("dpo_accuracy", "dpo_margin", "dpo_reward/<which>"):
+        assert METRICS[key] in seen.text, key
+
+
 def test_evaluations_during_training_make_a_curve(whole: RunFolder) -> None:
     known = whole.read_evaluation()
     whole.evaluation.write_text(json.dumps({**known, "during": [evaluation(5, 0.3)]}))

@@ -8,7 +8,9 @@ import sys
 import typer
 
 from assay.cli.doctor import doctor
+from assay.cli.dpo import dpo
 from assay.cli.eval import evaluate
+from assay.cli.pairs import pairs
 from assay.cli.recipes import recipes
 from assay.cli.report import report
 from assay.cli.score import score
@@ -25,6 +27,8 @@ app = typer.Typer(
 )
 app.command("train")(train)
 app.command("sft")(sft)
+app.command("dpo")(dpo)
+app.command("pairs")(pairs)
 app.command("eval")(evaluate)
 app.command("score")(score)
 app.command("report")(report)

@@ -30,11 +30,12 @@ BUILTINS: dict[str, Builtin] = {
 _SCHEME = "builtin:"
 
 
-def load_rows(uri: str) -> list[Row]:
+def load_rows(uri: str, *, answer_required: bool = True) -> list[Row]:
     """All rows of a source, checked: ``rows.jsonl``, ``rows.parquet`` or ``builtin:NAME?split=…&rows=N``.
 
-    Columns: ``prompt`` (text, or chat messages), ``answer``, and any others. Row ids are ``FILE:LINE``, or
-    ``NAME/SPLIT/INDEX`` for built-in data. Raises DataError that names the line or row at fault.
+    Columns: ``prompt`` (text, or chat messages), ``answer``, and any others. Without ``answer_required`` a row that
+    has none, or null, gets the answer None. Row ids are ``FILE:LINE``, or ``NAME/SPLIT/INDEX`` for built-in data.
+    Raises DataError that names the line or row at fault.
     """
     if uri.startswith(_SCHEME):
         return _builtin_rows(uri)
@@ -51,7 +52,8 @@ def load_rows(uri: str) -> list[Row]:
         )
     try:
         rows = [
-            _row(f"{path.name}:{n}", f"{path}, {what} {n}", row) for what, n, row in _READERS[path.suffix.lower()](path)
+            _row(f"{path.name}:{n}", f"{path}, {what} {n}", row, answer_required)
+            for what, n, row in _READERS[path.suffix.lower()](path)
         ]
     except OSError as error:
         raise DataError(f"{path.absolute()} cannot be read: {error}") from error
@@ -92,16 +94,18 @@ _READERS: dict[str, Callable[[Path], Iterable[tuple[str, int, Any]]]] = {
 }
 
 
-def _row(row_id: str, where: str, fields: Any) -> Row:
+def _row(row_id: str, where: str, fields: Any, answer_required: bool) -> Row:
+    required = ("prompt", "answer") if answer_required else ("prompt",)
     if not isinstance(fields, dict):
-        raise DataError(f"{where}: expected an object with prompt and answer, got {type(fields).__name__}")
-    for name in ("prompt", "answer"):
+        raise DataError(f"{where}: expected an object with {' and '.join(required)}, got {type(fields).__name__}")
+    for name in required:
         if name not in fields:
             raise DataError(f"{where} has no {name!r}; its columns: {', '.join(fields) or 'none'}")
-    if fields["answer"] is None:
+    answer = fields.get("answer")
+    if answer is None and answer_required:
         raise DataError(f"{where}: the answer is null; give every row one, or leave the row out")
     columns = {name: value for name, value in fields.items() if name not in ("prompt", "answer")}
-    return Row(row_id, _prompt(where, fields["prompt"]), fields["answer"], columns)
+    return Row(row_id, _prompt(where, fields["prompt"]), answer, columns)
 
 
 def _prompt(where: str, prompt: Any) -> str | tuple[Message, ...]:

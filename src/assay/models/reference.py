@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from itertools import chain, islice
 
 import torch
 from torch import Tensor
 
 from assay.models.learner import TrainGroup
 from assay.models.policy import Policy
-from assay.models.scoring import packed_logprobs, split
+from assay.models.scoring import micro_batches, packed_logprobs
 
 
 class Reference:
@@ -25,12 +26,13 @@ class Reference:
         """Reference log-probs [T] of every completion, by group."""
         if self._adapters_off:
             with self._policy.adapters_off():
-                return [self._score(group, temperature, max_tokens) for group in groups]
-        return [self._score(group, temperature, max_tokens) for group in groups]
+                return self._score(groups, temperature, max_tokens)
+        return self._score(groups, temperature, max_tokens)
 
-    def _score(self, group: TrainGroup, temperature: float, max_tokens: int) -> tuple[Tensor, ...]:
-        parts = split(group, max_tokens)
-        return tuple(t for part in parts for t in packed_logprobs(self._policy, [part], temperature)[0])
+    def _score(self, groups: Sequence[TrainGroup], temperature: float, max_tokens: int) -> list[tuple[Tensor, ...]]:
+        batches = micro_batches(groups, max_tokens)
+        logprobs = chain.from_iterable(packed_logprobs(self._policy, batch, temperature)[0] for batch in batches)
+        return [tuple(islice(logprobs, len(group.samples))) for group in groups]
 
 
 def _frozen_copy(policy: Policy) -> Policy:

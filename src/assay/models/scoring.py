@@ -59,10 +59,13 @@ def packed_states(policy: Policy, groups: Sequence[TrainGroup]) -> list[Tensor]:
     return list(torch.split(hidden_NH.index_select(0, places_N), [len(places) for places in predictors]))
 
 
-def micro_batches(groups: Sequence[TrainGroup], max_tokens: int) -> list[list[TrainGroup]]:
-    """Groups in batches of at most ``max_tokens`` packed positions, in order; a group that is larger is split."""
+def micro_batches(groups: Sequence[TrainGroup], max_tokens: int, *, whole: bool = False) -> list[list[TrainGroup]]:
+    """Groups in batches of at most ``max_tokens`` packed positions, in order.
+
+    A group that is larger is split; or, with ``whole``, is a batch of its own.
+    """
     batches: list[list[TrainGroup]] = []
-    for part in chain.from_iterable(split(group, max_tokens) for group in groups):
+    for part in groups if whole else chain.from_iterable(split(group, max_tokens) for group in groups):
         if batches and packed_length(_sequences([*batches[-1], part])) <= max_tokens:
             batches[-1].append(part)
         else:

@@ -53,6 +53,15 @@ METRICS: dict[str, str] = {
         "samples from another policy than the one that is trained."
     ),
     "sampler_logprob_gap_max": "The largest such gap of a token, in nats.",
+    "dpo_accuracy": (
+        "Share of the step's pairs whose chosen completion has the larger implicit reward; in the first step all are "
+        "0, and none is larger."
+    ),
+    "dpo_margin": "Mean implicit reward of the chosen completions less that of the rejected ones.",
+    "dpo_reward/<which>": (
+        "Mean implicit reward, beta · (log-prob − log-prob under the reference), of the chosen or of the rejected "
+        "completions; below zero they have become less likely than they were."
+    ),
     "grad_norm": "Norm of the gradient before clipping.",
     "beta": "Weight of the KL to the reference in this step; it changes where algorithm.kl_target is set.",
     "value_loss": "Mean squared error of the critic's values, halved and clipped, over the step's updates.",
@@ -70,16 +79,16 @@ METRICS: dict[str, str] = {
     "learning_rate": "Learning rate of the step's last optimiser update.",
     "skipped_updates": "Number of optimiser updates (of a critic too) left out because their gradient was not finite.",
     "tokens_per_second": (
-        "Tokens handled in a second: generated ones, verification included (RL), or trained ones (supervised)."
+        "Tokens handled in a second: generated ones, verification included (RL), or trained ones (supervised, pairs)."
     ),
     "seconds": "Wall-clock time of the whole step, in seconds.",
     "seconds_rollout": "Part of the step spent on generating and verifying, in seconds.",
     "seconds_update": "Part of the step spent on advantages, gradients, and handing over the weights, in seconds.",
-    "samples_total": "Completions (or rows, in supervised learning) since the start of the run.",
+    "samples_total": "Completions (or rows, in supervised learning and with pairs) since the start of the run.",
     "trained_samples": "Completions that gave gradients, since the start of the run.",
     "canary_gap": "Largest difference between engine and learner log-probs on the fixed canary tokens, in nats.",
 }
-"""One sentence for each field of metrics.jsonl; ``component/<name>`` and ``status/<status>`` stand for families."""
+"""One sentence for each field of metrics.jsonl; a name such as ``component/<name>`` stands for a family."""
 
 FAMILIES = {key.split("/")[0]: key for key in METRICS if "/" in key}
 
@@ -113,6 +122,17 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
         **_statuses(samples),
         "verifier_ms_p50": percentile(milliseconds, 50),
         "verifier_ms_p99": percentile(milliseconds, 99),
+    }
+
+
+def preference_metrics(chosen_rewards: Sequence[float], rejected_rewards: Sequence[float]) -> dict[str, float | None]:
+    """What the implicit rewards of a step's pairs say."""
+    pairs = list(zip(chosen_rewards, rejected_rewards, strict=True))
+    return {
+        "dpo_accuracy": mean(chosen > rejected for chosen, rejected in pairs),
+        "dpo_margin": mean(chosen - rejected for chosen, rejected in pairs),
+        "dpo_reward/chosen": mean(chosen_rewards),
+        "dpo_reward/rejected": mean(rejected_rewards),
     }
 
 

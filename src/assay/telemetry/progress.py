@@ -117,6 +117,9 @@ class Progress:
             fields.append((4, _labelled("len", _shown(_number(record.get("length_mean")), "3.0f"))))
         elif "loss" in record:
             fields.append((0, _labelled("loss", _shown(_number(record["loss"]), "6.4f"))))
+        if "dpo_accuracy" in record:
+            fields.append((0, _labelled("pairs right", _percent(record["dpo_accuracy"], 4))))
+            fields.append((2, _labelled("margin", _shown(_number(record.get("dpo_margin")), "6.3f"))))
         rate = _number(record.get("tokens_per_second"))
         seconds = _number(record.get("seconds"))
         fields.append((3, Text(f"{_shown(rate, '.0f')} tok/s")))

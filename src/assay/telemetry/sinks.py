@@ -27,6 +27,7 @@ ROLLOUT_SCHEMA = pa.schema(
         ("row_id", pa.string()),
         ("prompt_kind", pa.string()),  # text, or messages: then prompt is JSON
         ("prompt", pa.string()),
+        ("answer", pa.string()),  # JSON
         ("completion", pa.string()),
         ("completion_ids", pa.list_(pa.int32())),
         ("logprobs", pa.list_(pa.float32())),
@@ -126,6 +127,8 @@ def _rollout_row(step: int, group: Group, sample: Sample, advantage: float) -> d
         "row_id": _storable(sample.row.row_id),
         "prompt_kind": "messages" if messages else "text",
         "prompt": _storable(_prompt_text(sample.row.prompt)),
+        # Parquet sources have types that JSON lacks, such as dates: these are kept as text.
+        "answer": json.dumps(sample.row.answer, default=str),
         "completion": _storable(sample.text),
         "completion_ids": list(trajectory.completion_ids),
         "logprobs": list(trajectory.logprobs),

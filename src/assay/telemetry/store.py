@@ -91,7 +91,7 @@ class RunFolder:
         return read_json_lines(self.metrics)
 
     def read_rollouts(self, step: int) -> list[dict[str, Any]]:
-        """The completions of one step, with ``prompt`` as text or messages and ``components`` as a dict.
+        """The completions of one step, with ``prompt`` as text or messages, ``answer`` and ``components`` decoded.
 
         Raises CheckpointError for a folder that is no run, and for a step without a file.
         """
@@ -213,7 +213,9 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 def _decoded(row: dict[str, Any]) -> dict[str, Any]:
     prompt = json.loads(row["prompt"]) if row["prompt_kind"] == "messages" else row["prompt"]
-    return {**row, "prompt": prompt, "components": json.loads(row["components"])}
+    # Files of earlier versions have no answer. JSON has no NaN, and a reader may write the answer as JSON again.
+    answer = json.loads(row.get("answer") or "null", parse_constant=lambda _: None)
+    return {**row, "prompt": prompt, "answer": answer, "components": json.loads(row["components"])}
 
 
 def _until(step: int, part: Any) -> Any:

@@ -106,7 +106,7 @@ def build(config: Config, checkpoint: Path | None = None) -> Job:
     eval_prompts = None if eval_rows is None else encode_prompts(eval_rows, policy, config.rollout.max_new_tokens)
     reward_model = _reward_model(config, policy, [*rows, *(eval_rows or [])])
     others = critic_bytes(config, policy) + (0 if reward_model is None else reward_model.bytes)
-    micro_batch_tokens = tokens_per_micro_batch(config, policy, others)
+    micro_batch_tokens = tokens_per_micro_batch(config, policy, other_models=others)
     # The reference is the model that the run started from, so it is taken before a checkpoint's weights are.
     reference = Reference(policy) if config.algorithm.beta > 0 else None
     critic = _critic(config, preset, policy, micro_batch_tokens)

@@ -157,14 +157,18 @@ def optimizer_settings(config: Config, updates_per_step: int = 1) -> OptimizerSe
     )
 
 
-def tokens_per_micro_batch(config: Config, policy: Policy, other_models: float = 0) -> int:
-    """The recipe's micro-batch, or the largest that fits its memory budget beside the bytes of ``other_models``.
+def tokens_per_micro_batch(
+    config: Config, policy: Policy, *, reference: bool | None = None, other_models: float = 0
+) -> int:
+    """The recipe's micro-batch, or the largest that fits its memory budget. Raises ConfigError if none does.
 
-    Raises ConfigError if none does.
+    ``reference``: whether a reference model stands beside the policy; None: as algorithm.beta says.
+    ``other_models``: the bytes of what else does.
     """
     if config.train.micro_batch_tokens is not None:
         return config.train.micro_batch_tokens
-    copies = 1 if config.algorithm.beta > 0 and not policy.is_lora else 0
+    has_reference = config.algorithm.beta > 0 if reference is None else reference
+    copies = 1 if has_reference and not policy.is_lora else 0
     budget = config.train.memory_gb * 1e9 - config.rollout.kv_cache_gb * 1e9 - other_models
     shape = shape_of(policy)
     tokens = micro_batch_tokens(shape, budget, frozen_copies=copies)

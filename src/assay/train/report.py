@@ -30,11 +30,14 @@ CURVES: dict[str, tuple[str, str, bool]] = {
     "explained_variance": ("What the critic knew", "explained variance", False),
     "explained_variance_early": ("What it knew in the first half", "explained variance", False),
     "beta": ("Weight of the KL", "beta", False),
+    "dpo_accuracy": ("Pairs the right way round", "share of pairs", True),
+    "dpo_margin": ("Margin of the pairs", "implicit reward", False),
+    "dpo_reward/": ("Chosen and rejected completions", "mean implicit reward", False),
     "loss": ("Loss", "loss", False),
     "grad_norm": ("Gradient norm", "norm", False),
     "tokens_per_second": ("Speed", "tokens a second", False),
 }
-"""Metric (``component/`` is its family): title, y label, shown as per cent."""
+"""Metric (``component/`` is a family): title, y label, shown as per cent."""
 
 PAGE_STYLE = """
 :root{color-scheme:light dark;--ink:#1d2430;--soft:#5d6675;--paper:#f6f7f9;--card:#fff;--edge:#e1e5ea;--up:#0f7a52;
@@ -101,7 +104,9 @@ def _headline(settings: Mapping[str, Any], records: Sequence[Mapping[str, Any]],
         return escape(str(settings.get(table, {}).get(key, "?")))
 
     name = escape(str(settings.get("name", run.absolute().name)))
-    how = at("algorithm", "preset") if any("reward_mean" in r for r in records) or not records else "supervised"
+    how = at("algorithm", "preset")
+    if records and not any("reward_mean" in r for r in records):
+        how = "preference pairs (DPO)" if any("dpo_margin" in r for r in records) else "supervised"
     steps = records[-1].get("step", len(records)) if records else 0
     hours = _duration(sum(_number(r.get("seconds")) or 0.0 for r in records))
     done = f"{steps} of {at('train', 'steps')} steps" + (f" in {hours}" if records else "")
