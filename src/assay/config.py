@@ -88,6 +88,10 @@ class VerifierSection(Section):
     weight: Annotated[float, Field(ge=-100, le=100)] = 1.0
     answer: str = "answer"
     """The column that holds this verifier's gold."""
+    gate: bool = False
+    """Unless this part is fully rewarded, the whole reward is 0 and the completion is not correct."""
+    counts: bool = True
+    """Whether "correct" depends on this part; false: it only shapes the reward."""
     args: dict[str, Any] = {}
 
 

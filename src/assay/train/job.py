@@ -87,7 +87,12 @@ def overlong_buffer(config: Config, preset: Preset) -> int:
 
 def build_composite(config: Config) -> Composite:
     """The recipe's verifiers as one."""
-    return Composite([Part(v.name, build_verifier(v.name, v.args), v.weight, v.answer) for v in config.verifiers])
+    return Composite(
+        [
+            Part(v.name, build_verifier(v.name, v.args), v.weight, v.answer, gate=v.gate, counts=v.counts)
+            for v in config.verifiers
+        ]
+    )
 
 
 def build_policy(config: Config) -> Policy:
