@@ -9,8 +9,10 @@ import typer
 
 from assay.cli.doctor import doctor
 from assay.cli.eval import evaluate
+from assay.cli.pipeline import pipeline
 from assay.cli.recipes import recipes
 from assay.cli.report import report
+from assay.cli.sample import sample
 from assay.cli.score import score
 from assay.cli.sft import sft
 from assay.cli.train import train
@@ -25,6 +27,8 @@ app = typer.Typer(
 )
 app.command("train")(train)
 app.command("sft")(sft)
+app.command("sample")(sample)
+app.command("pipeline")(pipeline)
 app.command("eval")(evaluate)
 app.command("score")(score)
 app.command("report")(report)
