@@ -24,8 +24,10 @@ OPTIONS: Mapping[str, tuple[str, ...] | range] = {
 }
 DEFAULT_ROWS = {"train": 2000, "sft": 400, "heldout": 250}
 INSTRUCTION = "Think step by step between <think> and </think>. Then write the answer as one number."
-LARGEST = 120
+LARGEST = 30
 """No number on the way is greater."""
+MIX = (1, 1, 2, 2, 3)
+"""Calculations that a problem of ``steps=mixed`` may take, each as likely as the next."""
 _HELD_OUT_PER_CENT = 20
 _TRIES = 200_000
 """Draws after which there are no further distinct problems."""
@@ -77,13 +79,13 @@ Maker = Callable[[random.Random, int], Part]
 
 
 def _has(rng: random.Random, _: int) -> Part:
-    n = rng.randint(3, 30)
+    n = rng.randint(2, 12)
     text = rng.choice(("{name} has {n} {things}.", "There are {n} {things} on the table of {name}."))
     return Part("has", (n,), text.replace("{n}", str(n)), (), n)
 
 
 def _packed(rng: random.Random, _: int) -> Part:
-    a, b = rng.randint(2, 9), rng.randint(2, 9)
+    a, b = rng.randint(2, 5), rng.randint(2, 5)
     text = rng.choice(
         (
             f"{{name}} has {a} {{holders}} with {b} {{things}} in each.",
@@ -94,7 +96,7 @@ def _packed(rng: random.Random, _: int) -> Part:
 
 
 def _two_places(rng: random.Random, _: int) -> Part:
-    a, b = rng.randint(3, 30), rng.randint(3, 30)
+    a, b = rng.randint(2, 9), rng.randint(2, 9)
     text = rng.choice(
         (
             f"{{name}} has {a} {{things}} at home and {b} at school.",
@@ -105,7 +107,7 @@ def _two_places(rng: random.Random, _: int) -> Part:
 
 
 def _gain(rng: random.Random, value: int) -> Part:
-    k = rng.randint(2, 20)
+    k = rng.randint(2, 9)
     text = rng.choice(
         (f"{{name}} buys {k} more.", f"A friend brings {k} more {{things}}.", f"{{name}} finds {k} more.")
     )
@@ -113,7 +115,7 @@ def _gain(rng: random.Random, value: int) -> Part:
 
 
 def _loss(rng: random.Random, value: int) -> Part:
-    k = rng.randint(2, 20)
+    k = rng.randint(2, 9)
     text = rng.choice((f"{{name}} gives {k} away.", f"{{name}} loses {k} of them.", f"{{name}} sells {k} {{things}}."))
     return Part("loss", (k,), text, (f"Less: {value}-{k}={value - k}",), value - k)
 
@@ -129,7 +131,7 @@ def _double(rng: random.Random, value: int) -> Part:
 
 
 def _gain_packed(rng: random.Random, value: int) -> Part:
-    a, b = rng.randint(2, 6), rng.randint(2, 9)
+    a, b = rng.randint(2, 4), rng.randint(2, 4)
     text = f"{{name}} buys {a} {{holders}} with {b} {{things}} in each."
     lines = (f"Each: {a}*{b}={a * b}", f"More: {value}+{a * b}={value + a * b}")
     return Part("gain packed", (a, b), text, lines, value + a * b)
@@ -141,7 +143,7 @@ def _count(rng: random.Random, value: int) -> Part:
 
 
 def _share(rng: random.Random, value: int) -> Part:
-    k = rng.randint(2, 9)
+    k = rng.randint(2, 5)
     text = rng.choice(
         (
             f"{{name}} shares the {{things}} equally among {k} friends. How many does each friend get?",
@@ -152,7 +154,7 @@ def _share(rng: random.Random, value: int) -> Part:
 
 
 def _price(rng: random.Random, value: int) -> Part:
-    k = rng.randint(2, 9)
+    k = rng.randint(2, 5)
     text = rng.choice(
         (
             f"{{name}} sells all of the {{things}} for {k} dollars each. How many dollars does {{name}} get?",
@@ -163,13 +165,13 @@ def _price(rng: random.Random, value: int) -> Part:
 
 
 def _missing(rng: random.Random, value: int) -> Part:
-    goal = value + rng.randint(2, 30)
+    goal = value + rng.randint(2, 9)
     text = f"{{name}} wants to have {goal} {{things}}. How many more are needed?"
     return Part("missing", (goal,), text, (f"Needed: {goal}-{value}={goal - value}",), goal - value)
 
 
 def _together(rng: random.Random, value: int) -> Part:
-    k = rng.randint(2, 12)
+    k = rng.randint(2, 6)
     text = f"{{other}} has {k} more than {{name}}. How many {{things}} do they have together?"
     lines = (f"{{other}}: {value}+{k}={value + k}", f"Both: {value}+{value + k}={2 * value + k}")
     return Part("together", (k,), text, lines, 2 * value + k)
@@ -197,7 +199,7 @@ def word_problems(*, split: str, steps: str = "mixed", rows: int | None = None, 
     result: list[Row] = []
     tries = 0
     while len(result) < count:
-        wanted = rng.randint(1, 3) if steps == "mixed" else int(steps)
+        wanted = rng.choice(MIX) if steps == "mixed" else int(steps)
         chain = _chain(rng, wanted)
         key = describe(chain)
         if is_held_out(key) == (split == "heldout") and key not in seen:
