@@ -15,7 +15,10 @@ def pipeline(
     ] = None,
 ) -> None:
     """Run stages in a row, each from the last one's model; start it again to go on where it stopped."""
-    from assay.train import pipeline as stages
+    from assay.train.stages import read_pipeline_file
+
+    read_pipeline_file(file)
+    from assay.train import pipeline as stages  # torch takes seconds to import; a wrong file is refused before
     from assay.train.pipeline_table import table
 
     plan, measured = stages.run(file, out)

@@ -56,7 +56,9 @@ def run(path: Path, out: Path | None = None) -> tuple[Plan, dict[str, Any]]:
         try:
             run_stages(p, ledger)
         except Interrupted as error:
-            raise Interrupted(f"{error}\nor with the whole pipeline: assay pipeline {path} --out {folder}") from error
+            raise Interrupted(
+                f"{error}\ngo on with the whole pipeline: assay pipeline {path} --out {folder}"
+            ) from error
     return p, ledger.read()
 
 
