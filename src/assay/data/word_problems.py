@@ -26,8 +26,8 @@ DEFAULT_ROWS = {"train": 2000, "sft": 400, "heldout": 250}
 INSTRUCTION = "Think step by step between <think> and </think>. Then write the answer as one number."
 LARGEST = 30
 """No number on the way is greater."""
-MIX = (1, 1, 2, 2, 3)
-"""Calculations that a problem of ``steps=mixed`` may take, each as likely as the next."""
+MIX = (1, 1, 1, 2, 2, 2, 2, 2, 2, 3)
+"""Calculations that a problem of ``steps=mixed`` may take, each as likely as the next while there are new ones."""
 _HELD_OUT_PER_CENT = 20
 _TRIES = 200_000
 """Draws after which there are no further distinct problems."""
