@@ -14,7 +14,7 @@ from assay.config import Config, load_config, parse_config
 from assay.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
-RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
+RECIPES = sorted(p for p in (ROOT / "recipes").glob("*.toml") if not p.stem.endswith("-pipeline"))
 
 
 def tree(path: str = "", value: Any = None) -> dict[str, Any]:

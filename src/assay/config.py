@@ -123,6 +123,10 @@ class VerifierSection(Section):
     """0: no part of the reward, but still a judge of what is correct."""
     answer: str = "answer"
     """The column that holds this verifier's gold."""
+    gate: bool = False
+    """Unless this part is fully rewarded, the whole reward is 0 and the completion is not correct."""
+    counts: bool = True
+    """Whether "correct" depends on this part; false: it only shapes the reward."""
     args: dict[str, Any] = {}
 
 

@@ -23,7 +23,7 @@ from assay.errors import (
 )
 
 Assay = Callable[..., Any]
-COMMANDS = ("train", "sft", "dpo", "pairs", "eval", "score", "report", "recipes", "doctor")
+COMMANDS = ("train", "sft", "dpo", "pairs", "sample", "pipeline", "eval", "score", "report", "recipes", "doctor")
 
 
 def test_help_lists_every_command(assay: Assay) -> None:
@@ -106,7 +106,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         main.run()
 
 
-@pytest.mark.parametrize("args", [["--help"], ["recipes"], ["train", "none.toml"]])
+@pytest.mark.parametrize("args", [["--help"], ["recipes"], ["train", "none.toml"], ["pipeline", "none.toml"]])
 def test_what_needs_no_model_does_not_load_torch(args: list[str]) -> None:
     code = f"""
 import sys

@@ -7,7 +7,14 @@ import math
 
 import pytest
 
-from assay.core.estimators import Z_95, majority_is_correct, mean_interval, pass_at_k, wilson_interval
+from assay.core.estimators import (
+    Z_95,
+    majority_is_correct,
+    mean_interval,
+    pass_at_k,
+    sign_flip_p_value,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize("n", range(1, 9))
@@ -90,3 +97,40 @@ def test_mean_interval_by_hand() -> None:
     half = 1.959964 * math.sqrt(5 / 6)
     assert (mean, low, high) == pytest.approx((3, 3 - half, 3 + half), abs=1e-6)
     assert mean_interval([0.5, 0.5, 0.5]) == (0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("differences", "p"),
+    [
+        ([], 1.0),
+        ([0, 0], 1.0),
+        ([1], 1.0),
+        ([1, 1], 0.5),  # ++ and -- of 4 patterns
+        ([1, 1, 1, 1, 1, 1], 2 / 64),
+        ([3, -1], 1.0),  # |3 - 1| = 2: all of 4, 2, 2, 4
+        ([3, 1, 0], 0.5),
+        ([2, 2, 1], 2 / 8),
+        ([2, -2, 5], 6 / 8),  # 9, 5, 5, 1 and their negatives
+    ],
+)
+def test_sign_flips_counted_by_hand(differences: list[int], p: float) -> None:
+    assert sign_flip_p_value(differences) == pytest.approx(p)
+    assert sign_flip_p_value([-d for d in differences]) == pytest.approx(p)
+
+
+def test_sign_flips_against_enumeration_and_mcnemar() -> None:
+    differences = [5, -3, 2, 2, -1, 4, 0, 1]
+    sums = [
+        abs(sum(s * d for s, d in zip(signs, differences, strict=True)))
+        for signs in itertools.product((-1, 1), repeat=8)
+    ]
+    assert sign_flip_p_value(differences) == pytest.approx(sum(s >= 10 for s in sums) / 256)
+    # 15 discordant pairs, 3 of them one way: twice the binomial tail.
+    mcnemar = 2 * sum(math.comb(15, i) for i in range(4)) / 2**15
+    assert sign_flip_p_value([1] * 12 + [-1] * 3 + [0] * 50) == pytest.approx(mcnemar)
+
+
+def test_sign_flips_of_many_pairs_agree_with_the_normal_approximation() -> None:
+    differences = [3] * 120 + [-3] * 80 + [8] * 30 + [-8] * 20
+    z = 200 / math.sqrt(sum(d * d for d in differences))
+    assert sign_flip_p_value(differences) == pytest.approx(math.erfc(z / math.sqrt(2)), rel=0.05)

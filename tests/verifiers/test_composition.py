@@ -23,6 +23,10 @@ def fixed(verdict: Verdict | None) -> Verifier:
     return lambda row, completion: verdict
 
 
+def weighted(**weights: float) -> dict[str, Part]:
+    return {name: Part(name, fixed(None), weight) for name, weight in weights.items()}
+
+
 def timed_out() -> Verdict:
     return Verdict(0.0, "timeout", False, "2 s")
 
@@ -46,7 +50,7 @@ def test_the_reward_is_the_weighted_sum_and_parts_are_kept_apart() -> None:
 
 def test_the_sum_is_rounded_once() -> None:
     verdicts = {name: accept() for name in "abc"}
-    assert combine(verdicts, {"a": 1e16, "b": 1.0, "c": -1e16}, 0.0).reward == 1.0
+    assert combine(verdicts, weighted(a=1e16, b=1.0, c=-1e16), 0.0).reward == 1.0
 
 
 SEVERITY: list[tuple[list[Verdict], Status]] = [
@@ -114,7 +118,7 @@ def test_built_in_parts_see_their_gold_and_no_other_column_and_users_see_all() -
 def test_rewards_too_large_for_a_float_stay_finite() -> None:
     for sign in (1, -1):
         verdicts = {"a": Verdict(1e308, "ok", True), "b": Verdict(1e308, "ok", True)}
-        assert combine(verdicts, {"a": 50.0 * sign, "b": 1.0 * sign}, 0.0).reward * sign > 1e308
+        assert combine(verdicts, weighted(a=50.0 * sign, b=1.0 * sign), 0.0).reward * sign > 1e308
 
 
 def test_names_are_made_unique() -> None:
@@ -153,3 +157,52 @@ def test_self_check_finds_rows_that_no_completion_could_be_graded_on() -> None:
     (found,) = composite.self_check(bad)
     assert found.startswith("json_schema: the schema is invalid at $.type")
     assert composite.self_check(good) == ()
+
+
+GATED: list[tuple[Verdict, Verdict, float, Status, bool]] = [
+    (accept(), accept(), 1.1, "ok", True),
+    (accept(), reject("no"), 0.1, "wrong", False),
+    (reject("no"), accept(), 0.0, "wrong", False),
+    (reject("almost", 0.99), accept(), 0.0, "wrong", False),
+    (Verdict(1.0, "ok", False), accept(), 0.0, "wrong", False),
+    (timed_out(), accept(), 0.0, "timeout", False),
+    (crash("bug"), accept(), math.nan, "crash", False),
+    (unscorable("gold"), accept(), math.nan, "unscorable", False),
+    (reject("no"), crash("bug"), math.nan, "crash", False),
+    (reject("no"), unscorable("gold"), math.nan, "unscorable", False),
+]
+
+
+@pytest.mark.parametrize(("gate", "rest", "reward", "status", "correct"), GATED)
+def test_a_gate_that_is_not_fully_rewarded_makes_the_whole_reward_0_but_hides_no_fault(
+    gate: Verdict, rest: Verdict, reward: float, status: Status, correct: bool
+) -> None:
+    parts = [Part("form", fixed(gate), 0.1, gate=True), Part("right", fixed(rest), 1.0)]
+    verdict = Composite(parts)(ROW, "")
+    assert (verdict.status, verdict.correct) == (status, correct)
+    assert verdict.reward == pytest.approx(reward, nan_ok=True)
+    assert verdict.components == pytest.approx({"form": gate.reward, "right": rest.reward}, nan_ok=True)
+
+
+def test_a_closed_gate_also_takes_penalties_and_an_inapplicable_one_is_open() -> None:
+    closed = [Part("form", fixed(reject("no")), gate=True), Part("penalty", fixed(accept()), -5.0)]
+    assert Composite(closed)(ROW, "").reward == 0.0
+    away = [Part("form", fixed(None), gate=True), Part("right", fixed(accept()), 2.0)]
+    assert (Composite(away)(ROW, "").reward, Composite(away)(ROW, "").correct) == (2.0, True)
+
+
+def test_a_part_that_does_not_count_shapes_the_reward_and_leaves_correct_alone() -> None:
+    for shaping, correct, status in ((reject("loop", 0.25), True, "wrong"), (crash("bug"), False, "crash")):
+        parts = [Part("right", fixed(accept()), 1.0), Part("shape", fixed(shaping), 0.4, counts=False)]
+        verdict = Composite(parts)(ROW, "")
+        assert (verdict.correct, verdict.status) == (correct, status)
+        assert verdict.reward == pytest.approx(math.nan if status == "crash" else 1.1, nan_ok=True)
+    alone = [Part("right", fixed(None)), Part("shape", fixed(accept()), 0.4, counts=False)]
+    assert (Composite(alone)(ROW, "").reward, Composite(alone)(ROW, "").correct) == (0.4, False)
+
+
+def test_a_gate_that_does_not_count_and_parts_of_which_none_counts_are_refused() -> None:
+    with pytest.raises(VerifierError, match="'a': a gate decides what is correct, so it cannot have counts = false"):
+        Composite([Part("a", fixed(None), gate=True, counts=False), Part("b", fixed(None))])
+    with pytest.raises(VerifierError, match="no verifier counts"):
+        Composite([Part("a", fixed(None), counts=False)])

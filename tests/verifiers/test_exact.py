@@ -68,3 +68,30 @@ def test_right_exactly_when_equal_but_for_outer_white_space(completion: str, ans
         assert verdict is not None
         assert verdict.correct == (text.strip() == answer.strip())
         verdict.reason.encode("utf-8")
+
+
+AFTER = [
+    ("<think>7</think>\n42", True),
+    ("</think>42", True),
+    ("42", False),
+    ("<think>42", False),
+    ("<think>42</think>", False),
+    ("<think>7</think>43", False),
+    ("<think>7</think>7</think>42", False),
+    ("<think>42</think>42</think>", False),
+    ("<think>7</think>42 or 43", False),
+    ("<think>7</think>42.0", False),
+]
+
+
+@pytest.mark.parametrize(("completion", "correct"), AFTER)
+def test_only_what_stands_behind_the_one_mark_is_judged(completion: str, correct: bool) -> None:
+    verdict = exact(after="</think>")(Row("1", "p", 42), completion)
+    assert verdict is not None
+    assert (verdict.correct, verdict.reward) == (correct, float(correct))
+
+
+def test_a_gold_that_cannot_be_graded_is_unscorable_before_the_mark_is_looked_for() -> None:
+    verdict = exact(after="</think>")(Row("1", "p", ""), "no mark")
+    assert verdict is not None
+    assert verdict.status == "unscorable"

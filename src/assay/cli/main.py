@@ -11,8 +11,10 @@ from assay.cli.doctor import doctor
 from assay.cli.dpo import dpo
 from assay.cli.eval import evaluate
 from assay.cli.pairs import pairs
+from assay.cli.pipeline import pipeline
 from assay.cli.recipes import recipes
 from assay.cli.report import report
+from assay.cli.sample import sample
 from assay.cli.score import score
 from assay.cli.sft import sft
 from assay.cli.train import train
@@ -29,6 +31,8 @@ app.command("train")(train)
 app.command("sft")(sft)
 app.command("dpo")(dpo)
 app.command("pairs")(pairs)
+app.command("sample")(sample)
+app.command("pipeline")(pipeline)
 app.command("eval")(evaluate)
 app.command("score")(score)
 app.command("report")(report)

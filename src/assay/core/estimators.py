@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from fractions import Fraction
 
 Z_95 = 1.959963984540054
 
@@ -54,3 +55,22 @@ def mean_interval(values: Sequence[float], z: float = Z_95) -> tuple[float, floa
         return (mean, mean, mean)
     sigma = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
     return (mean, mean - z * sigma / math.sqrt(n), mean + z * sigma / math.sqrt(n))
+
+
+def sign_flip_p_value(differences: Sequence[int]) -> float:
+    """Two-sided exact p of paired differences: how often |Σ ±dᵢ| ≥ |Σ dᵢ| if every sign were a fair coin.
+
+    Fisher's randomisation test (The Design of Experiments, 1935, § 21), by counting all 2^n sign patterns.
+    For differences of -1, 0 and 1 it is McNemar's exact test. 1 if nothing differs.
+    """
+    sizes = [abs(d) for d in differences if d]
+    observed, total = abs(sum(differences)), sum(sizes)
+    # ways[s]: sign patterns whose positive differences add up to s, so that their sum is 2 s - total.
+    ways = [1] + [0] * total
+    reached = 0
+    for size in sizes:
+        reached += size
+        for s in range(reached, size - 1, -1):
+            ways[s] += ways[s - size]
+    extreme = sum(count for s, count in enumerate(ways) if abs(2 * s - total) >= observed)
+    return float(Fraction(extreme, 2 ** len(sizes)))

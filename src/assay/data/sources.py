@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 import pyarrow
 import pyarrow.parquet
 
-from assay.data import addition, orders
+from assay.data import addition, orders, word_problems
 from assay.errors import DataError, did_you_mean
 from assay.types import Message, Row
 
@@ -26,6 +26,7 @@ class Builtin(NamedTuple):
 BUILTINS: dict[str, Builtin] = {
     "addition": Builtin(addition.addition, addition.OPTIONS),
     "orders": Builtin(orders.orders, orders.OPTIONS),
+    "word_problems": Builtin(word_problems.word_problems, word_problems.OPTIONS),
 }
 _SCHEME = "builtin:"
 

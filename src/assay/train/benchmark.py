@@ -9,9 +9,10 @@ from typing import Any
 from assay.core.estimators import majority_is_correct, mean_interval, pass_at_k, wilson_interval
 from assay.errors import DataError
 from assay.models.policy import load_policy, pick_device
+from assay.rollout.engine import Engine
 from assay.rollout.paged import PagedEngine
-from assay.train.collect import collect
-from assay.train.job import encode_prompts, load_checked_rows
+from assay.train.collect import Decode, Verify, collect
+from assay.train.job import Prompts, encode_prompts, load_checked_rows
 from assay.types import Request, Sample
 from assay.verifiers.composition import Composite, Part
 from assay.verifiers.registry import build_verifier
@@ -40,20 +41,44 @@ def benchmark(
     rows = load_checked_rows(data, verify, prompts)
     policy = load_policy(model, precision="float32", device=pick_device())
     asked = encode_prompts(rows, policy, max_new_tokens)
+    engine = PagedEngine(policy)
+    return summarise(
+        answer(
+            engine,
+            asked,
+            policy.decode,
+            verify,
+            samples=samples,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            seed=seed,
+            on_progress=on_progress,
+        ),
+        ks,
+    )
+
+
+def answer(
+    engine: Engine,
+    asked: Prompts,
+    decode: Decode,
+    verify: Verify,
+    *,
+    samples: int,
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+    on_progress: Callable[[int, int], None],
+) -> list[list[Sample]]:
+    """``samples`` graded completions of each prompt, prompts in order."""
     requests = [
         Request(i * samples + s, i, prompt, max_new_tokens, temperature, seed)
         for i, prompt in enumerate(asked.ids)
         for s in range(samples)
     ]
-    answered = collect(
-        PagedEngine(policy),
-        requests,
-        [row for row in asked.rows for _ in range(samples)],
-        policy.decode,
-        verify,
-        on_progress,
-    )
-    return summarise([answered[i : i + samples] for i in range(0, len(answered), samples)], ks)
+    rows = [row for row in asked.rows for _ in range(samples)]
+    answered = collect(engine, requests, rows, decode, verify, on_progress)
+    return [answered[i : i + samples] for i in range(0, len(answered), samples)]
 
 
 def summarise(by_prompt: Sequence[Sequence[Sample]], ks: Sequence[int]) -> dict[str, Any]:

@@ -109,7 +109,12 @@ def build_composite(config: Config, *, beside_a_reward_model: bool = False) -> C
         raise ConfigError(
             "this command does not use [reward_model], so nothing says what is correct: add [[verifiers]] with a name"
         )
-    return Composite([Part(v.name, build_verifier(v.name, v.args), v.weight, v.answer) for v in config.verifiers])
+    return Composite(
+        [
+            Part(v.name, build_verifier(v.name, v.args), v.weight, v.answer, gate=v.gate, counts=v.counts)
+            for v in config.verifiers
+        ]
+    )
 
 
 def build_policy(config: Config) -> Policy:

@@ -20,27 +20,38 @@ _SEVERITY: tuple[Status, ...] = ("ok", "wrong", "timeout", "unscorable", "crash"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One verifier of a reward: its weight, and the column that holds its gold."""
+    """One verifier of a reward: its weight, the column that holds its gold, and its say."""
 
     name: str
     verifier: Verifier
     weight: float = 1.0
     answer: str = "answer"
+    gate: bool = False
+    """Unless this part is fully rewarded, the whole reward is 0."""
+    counts: bool = True
+    """Whether ``correct`` depends on it; a part that only shapes the reward does not count."""
 
 
 class Composite:
-    """reward = Σ weight · reward of the part, over the parts that apply to the row.
+    """reward = Σ weight · reward of the part, over the parts that apply to the row; 0 where a gate is not ``ok``.
 
-    ``correct`` if every part that applies says so. One part that crashed or could not score makes the whole
-    reward NaN: a sum without it would be another reward. A built-in part sees the prompt and its own gold,
-    and no other column; the user's own functions see all columns. Raises VerifierError for a weight that is not
-    finite. Of parts with the same name, the later ones are renamed (``exact``, ``exact_2``).
+    ``correct`` if every part that applies and counts says so. One part that crashed or could not score makes the
+    whole reward NaN, gates or not: a sum without it would be another reward. A built-in part sees the prompt and
+    its own gold, and no other column; the user's own functions see all columns. Of parts with the same name, the
+    later ones are renamed (``exact``, ``exact_2``). Raises VerifierError for parts of which none counts, a weight that
+    is not finite, and a gate that does not count.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
         for part in parts:
             if not math.isfinite(part.weight):
                 raise VerifierError(f"verifier {part.name!r}: the weight must be a finite number, got {part.weight}")
+            if part.gate and not part.counts:
+                raise VerifierError(
+                    f"verifier {part.name!r}: a gate decides what is correct, so it cannot have counts = false"
+                )
+        if parts and not any(part.counts for part in parts):
+            raise VerifierError("no verifier counts, so nothing could be incorrect; leave out counts = false of one")
         self.parts = dict(zip(_unique([part.name for part in parts]), parts, strict=True))
         """The parts by unique name, as in a verdict's components."""
 
@@ -52,8 +63,7 @@ class Composite:
             verdict = _judge(part, row, completion)
             if verdict is not None:
                 verdicts[name] = verdict
-        weights = {name: part.weight for name, part in self.parts.items()}
-        return combine(verdicts, weights, (time.perf_counter() - began) * 1000)
+        return combine(verdicts, self.parts, (time.perf_counter() - began) * 1000)
 
     def check(self, row: Row) -> None:
         """Raise VerifierError if the row lacks a column that a part needs."""
@@ -80,30 +90,36 @@ class Composite:
         return tuple(found)
 
 
-def combine(verdicts: Mapping[str, Verdict], weights: Mapping[str, float], milliseconds: float) -> Verdict:
+def combine(verdicts: Mapping[str, Verdict], parts: Mapping[str, Part], milliseconds: float) -> Verdict:
     """One verdict for the parts' verdicts, by name. No verdict at all is unscorable."""
+    components = {name: verdict.reward for name, verdict in verdicts.items()}
     if not verdicts:
         verdicts = {"": unscorable("no verifier applies to this row")}
-        components: dict[str, float] = {}
-    else:
-        components = {name: verdict.reward for name, verdict in verdicts.items()}
-    correct = all(verdict.correct for verdict in verdicts.values())
     status = max((verdict.status for verdict in verdicts.values()), key=_SEVERITY.index)
-    if status == "ok" and not correct:
+    if status == "ok" and not all(_right(verdict) for verdict in verdicts.values()):
         status = "wrong"
-    reward = _weighted_sum(components, weights)
+    counted = [verdict for name, verdict in verdicts.items() if name in parts and parts[name].counts]
+    graded = status not in ("unscorable", "crash")
+    correct = graded and bool(counted) and all(_right(verdict) for verdict in counted)
+    reward = _weighted_sum(components, parts)
+    if graded and any(parts[name].gate and not _right(verdict) for name, verdict in verdicts.items()):
+        reward = 0.0
     reasons = [
         f"{name}: {verdict.reason or verdict.status}" if name else verdict.reason
         for name, verdict in verdicts.items()
-        if verdict.status != "ok" or not verdict.correct
+        if not _right(verdict)
     ]
-    return Verdict(reward, status, correct and status == "ok", "; ".join(reasons), milliseconds, components)
+    return Verdict(reward, status, correct, "; ".join(reasons), milliseconds, components)
 
 
-def _weighted_sum(components: Mapping[str, float], weights: Mapping[str, float]) -> float:
+def _right(verdict: Verdict) -> bool:
+    return verdict.status == "ok" and verdict.correct
+
+
+def _weighted_sum(components: Mapping[str, float], parts: Mapping[str, Part]) -> float:
     """NaN where any part is NaN or nothing is left. Clamped to what a float64 holds."""
     largest = sys.float_info.max
-    terms = [max(-largest, min(largest, weights[name] * value)) for name, value in components.items()]
+    terms = [max(-largest, min(largest, parts[name].weight * value)) for name, value in components.items()]
     if not terms or any(math.isnan(value) for value in components.values()):
         return math.nan
     try:

@@ -17,6 +17,9 @@ from assay.verifiers.exact import exact
 from assay.verifiers.json_document import json_document
 from assay.verifiers.json_fields import json_fields
 from assay.verifiers.json_schema import json_schema
+from assay.verifiers.language import language
+from assay.verifiers.repetition import repetition
+from assay.verifiers.think_format import think_format
 from assay.verifiers.user import UserVerifier
 
 VERIFIERS: dict[str, Callable[..., Verifier]] = {
@@ -24,6 +27,9 @@ VERIFIERS: dict[str, Callable[..., Verifier]] = {
     "json": json_document,
     "json_fields": json_fields,
     "json_schema": json_schema,
+    "language": language,
+    "repetition": repetition,
+    "think_format": think_format,
 }
 """Name → factory. A factory's keyword arguments, with their types, are what ``args`` may hold."""
 
