@@ -59,7 +59,10 @@ def measured(recipe: Path, name: str, out: Path, overrides: list[str]) -> dict[s
 
 def child(recipe: Path, name: str, out: Path, overrides: list[str]) -> None:
     """Train, and print as JSON what was seen."""
-    config = load_config(recipe, [*overrides, f"algorithm.preset={name}"])
+    config = load_config(recipe, overrides)
+    # PPO has no dead groups, and refuses to be told what to do with them.
+    algorithm = config.algorithm.model_copy(update={"preset": name, "dead_groups": None})
+    config = config.model_copy(update={"algorithm": algorithm})
     job = build(config)
     out.mkdir()
     metrics = run(job, name, out, rl.IMPROVE[name]).metrics
